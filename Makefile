@@ -1,0 +1,108 @@
+# Two Knobs: `make book` builds the book, `make test` checks everything, `make help` lists the rest.
+# Both do their own set-up in .venv and are cheap to run again. PYTHON chooses the interpreter.
+
+PYTHON ?= python3
+PORT ?= 8000
+NAME ?=
+
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet
+HTML := _build/html
+TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
+
+# Stamps: empty files that are newer than what they depend on once a step is done.
+VENV_READY := $(VENV)/.venv-ready
+BOOK_READY := $(VENV)/.book-ready
+TEST_READY := $(VENV)/.test-ready
+SOURCES_SEEN := _build/.sources-seen
+
+# Everything the built book depends on; pages of a changed book are all built anew (a few seconds).
+SOURCES := _config.yml _toc.yml constraints.txt $(shell find book notebooks src tools -type f \
+	-not -path '*/__pycache__/*' -not -path '*/.ipynb_checkpoints/*' -not -path '*.egg-info/*' 2>/dev/null)
+
+# What a run on another instruction set can change: the numbers, not the texts and the site.
+NUMERIC := --ignore=tests/site --ignore=tests/test_packaging.py --ignore=tests/test_standalone.py \
+	--ignore=tests/test_notebooks_clean.py --ignore=tests/test_prose_numbers.py --ignore=tests/test_claims_file.py
+
+.PHONY: help book serve test test-matrix lab notebooks record colab clean
+.DEFAULT_GOAL := help
+
+help:  ## list the commands
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+# --- the two commands -------------------------------------------------------------------------
+
+book: $(BOOK_READY) $(SOURCES_SEEN)  ## build the book (installs what it needs, without torch)
+	@$(PY) -m jupyter_book.cli.main build . -W -n --keep-going || { rm -f $(SOURCES_SEEN); exit 1; }
+	@echo
+	@echo "The book stands in $(HTML). Open it in a browser:"
+	@echo "    file://$(CURDIR)/$(HTML)/index.html"
+	@echo "or serve it with: make serve"
+
+test: $(TEST_READY) book  ## run every check (installs torch and the rest)
+	$(PY) -m pytest -rs
+
+# --- more ---------------------------------------------------------------------------------------
+
+serve: book  ## build the book and serve it on this machine (PORT=8000)
+	@echo "Serving http://127.0.0.1:$(PORT)/ until Ctrl+C"
+	@$(PY) -m http.server --bind 127.0.0.1 --directory $(HTML) $(PORT)
+
+lab: $(TEST_READY)  ## open the notebooks in JupyterLab
+	$(PY) -m jupyterlab --notebook-dir=notebooks
+
+notebooks: $(TEST_READY)  ## run all notebooks and store their outputs (NAME=01_drunkards_walk for one)
+	$(PY) tools/execute.py $(if $(NAME),notebooks/$(NAME).ipynb)
+
+record: $(TEST_READY)  ## make the recorded results that are missing (NAME=trained_walk for one)
+	$(PY) -m normlab.record $(NAME)
+
+test-matrix: $(TEST_READY)  ## run notebooks and numeric tests with 1 and 2 threads on three instruction sets
+	@for threads in 1 2; do for isa in default avx2 native; do \
+		echo "== $$threads thread(s), $$isa"; \
+		if [ $$isa = native ]; then unset ATEN_CPU_CAPABILITY; else export ATEN_CPU_CAPABILITY=$$isa; fi; \
+		OMP_NUM_THREADS=$$threads $(PY) -m pytest -q $(NUMERIC) || exit 1; \
+	done; done
+
+colab: $(BOOK_READY)  ## write the standalone copies of the notebooks to _build/colab
+	$(PY) tools/standalone.py _build/colab
+	@echo "To offer them in Colab, commit these files to the top of a branch 'colab' at the origin."
+
+clean:  ## remove what was built (.venv stays)
+	rm -rf _build .pytest_cache
+
+# --- set-up -------------------------------------------------------------------------------------
+
+$(VENV_READY):
+	@command -v "$(PYTHON)" >/dev/null || \
+		{ echo "Python is missing: there is no '$(PYTHON)' here; install Python 3.11 or newer, or name one: make book PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python is too old: '$(PYTHON)' is $$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])') and the book needs 3.11 or newer; name one: make book PYTHON=python3.12" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "Python's venv module is missing; on Debian or Ubuntu install it with: apt install python3-venv" >&2; exit 1; }
+	@echo "Creating $(VENV) with $$("$(PYTHON)" --version)"
+	@"$(PYTHON)" -m venv $(VENV)
+	@touch $@
+
+$(BOOK_READY): requirements-book.txt constraints.txt | $(VENV_READY)
+	@echo "Installing what the book needs"
+	@$(PIP) -r requirements-book.txt -c constraints.txt
+	@touch $@
+
+# The CPU build of torch is a tenth of the default one on Linux. It comes from an index of its own, which may
+# be out of reach: asked once, for at most five seconds, and never named in a requirements file. --no-deps: that
+# index lags behind with everything else, so torch's dependencies come with the requirements below.
+$(TEST_READY): requirements.txt requirements-book.txt pyproject.toml constraints.txt | $(BOOK_READY)
+	@echo "Installing torch, Jupyter and the tests (once; some minutes)"
+	@$(PY) -c 'import torch' 2>/dev/null || nvidia-smi -L >/dev/null 2>&1 || \
+		! $(PY) -c 'import signal, urllib.request as web; signal.alarm(5); web.urlopen("$(TORCH_CPU_INDEX)/torch/")' 2>/dev/null || \
+		$(PIP) torch -c constraints.txt --no-deps --index-url $(TORCH_CPU_INDEX) || \
+		echo "torch's CPU index failed; taking the default one"
+	@$(PIP) -r requirements.txt -c constraints.txt
+	@touch $@
+
+$(SOURCES_SEEN): $(SOURCES)
+	@rm -rf $(HTML) _build/.doctrees
+	@mkdir -p _build
+	@touch $@
