@@ -1,0 +1,45 @@
+"""The book's own Sphinx extension: what `_config.yml` cannot say.
+
+=============  ====================================================================
+repository     where the book's sources live on the web, found at build time
+buttons        download link, Colab and repository buttons of a page
+mathematics    formulas rendered to HTML at build time; a bad formula is a warning
+outputs        notebook outputs next to their nodes: alt texts, claims
+claims         the claims file, the role ``{claim}``, the directive ``{claims-ledger}``
+offline        what makes pages light and silent without a network
+=============  ====================================================================
+
+It needs neither torch nor the package ``normlab``.
+"""
+
+import hashlib
+from pathlib import Path
+
+from . import buttons, claims, mathematics, offline, outputs
+
+
+def _fingerprint(root: Path) -> str:
+    """A digest of all that the pages depend on beyond their own sources.
+
+    Sphinx re-reads a page only when its file changed; a claim settled in another notebook or a
+    change in this extension would go unseen.
+    """
+    files = [*Path(__file__).parent.glob("*.py"), claims.claims_file(root), *claims.notebooks(root)]
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _on_config(app, config):
+    config.course_fingerprint = _fingerprint(Path(app.srcdir))
+
+
+def setup(app):
+    app.add_config_value("course_fingerprint", "", "env")
+    # Jupyter Book sets this value of sphinx_comments, which we leave out.
+    app.add_config_value("comments_config", {}, "env")
+    app.connect("config-inited", _on_config)
+    for part in (buttons, claims, mathematics, offline, outputs):
+        part.setup(app)
+    return {"version": "1.0", "parallel_read_safe": False, "parallel_write_safe": False}

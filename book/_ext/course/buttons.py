@@ -1,0 +1,67 @@
+"""The links in a page's header: download, Colab, repository.
+
+Download and Colab offer the *standalone copy* of a notebook, which carries the package sources
+and runs anywhere; `tools/standalone.py` makes it when the build is done.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path, PurePosixPath
+
+from sphinx.errors import ExtensionError
+
+from . import repository
+
+FOLDER = "standalone"
+
+
+def _header_links(app, pagename, templatename, context, doctree):
+    """Give the template `course-header.html` the links of this page."""
+    where: repository.Repository = app.course_repository
+    context["course_repository"] = where.url
+    if not _is_notebook(app, pagename):
+        return
+    name = PurePosixPath(pagename).name + ".ipynb"
+    context["course_download"] = context["pathto"](f"{FOLDER}/{name}", 1)
+    if where.colab:
+        context["course_colab"] = f"{where.colab}/{name}"
+
+
+def _is_notebook(app, pagename: str) -> bool:
+    return pagename in app.env.found_docs and app.env.doc2path(pagename).endswith(".ipynb")
+
+
+def _write_copies(app, exception):
+    """Put the standalone copies next to the pages that link to them."""
+    if exception is None and app.builder.format == "html":
+        root, out = Path(app.srcdir), Path(app.outdir) / FOLDER
+        out.mkdir(exist_ok=True)
+        made = {path.name for path in _tool(root).write_copies(root, out)}
+        wanted = {
+            PurePosixPath(page).name + ".ipynb" for page in app.env.found_docs if _is_notebook(app, page)
+        }
+        if wanted - made:
+            raise ExtensionError(f"no standalone copy was made of {sorted(wanted - made)}")
+
+
+def _tool(root: Path):
+    """The module tools/standalone.py of the repository, which is not an installed package."""
+    path = root / "tools" / "standalone.py"
+    spec = importlib.util.spec_from_file_location("standalone", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent))  # its neighbors
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def _find_repository(app):
+    app.course_repository = repository.find(Path(app.srcdir))
+
+
+def setup(app):
+    app.connect("builder-inited", _find_repository)
+    app.connect("html-page-context", _header_links)
+    app.connect("build-finished", _write_copies)

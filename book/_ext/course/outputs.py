@@ -1,0 +1,49 @@
+"""Notebook outputs next to the nodes that myst-nb made of them.
+
+myst-nb drops what it does not know: the alt text in a figure's output metadata and the claims'
+own data type. The notebook file still has both, and outputs and nodes come in the same order.
+"""
+
+import json
+from collections.abc import Iterator
+
+from docutils import nodes
+from sphinx.errors import ExtensionError
+
+from . import claims
+
+
+def _bundles(node: nodes.Node) -> list[nodes.container]:
+    return [n for n in node.findall(nodes.container) if n.get("nb_element") == "mime_bundle"]
+
+
+def _paired(doctree, notebook: dict) -> Iterator[tuple[dict, nodes.container]]:
+    """Each display output of the notebook with the node that shows it."""
+    for cell in list(doctree.findall(nodes.container)):
+        if cell.get("nb_element") != "cell_code":
+            continue
+        outputs = notebook["cells"][cell["cell_index"]]["outputs"]
+        shown = [o for o in outputs if o["output_type"] in ("display_data", "execute_result")]
+        bundles = _bundles(cell)
+        if bundles and len(bundles) != len(shown):
+            raise ExtensionError(f"cell {cell['cell_index']}: {len(shown)} outputs, {len(bundles)} nodes")
+        yield from zip(shown, bundles)
+
+
+def _use_outputs(app, doctree):
+    """Copy alt texts to images and turn claims into lines with a verdict."""
+    path = app.env.doc2path(app.env.docname)
+    if not path.endswith(".ipynb"):
+        return
+    with open(path, encoding="utf-8") as file:
+        notebook = json.load(file)
+    for output, bundle in list(_paired(doctree, notebook)):
+        if claims.MIME in output["data"]:
+            bundle.replace_self(claims.claim_line(app, output["data"][claims.MIME]))
+        alt = output.get("metadata", {}).get("normlab", {}).get("alt")
+        for image in bundle.findall(nodes.image) if alt else ():
+            image["alt"] = alt
+
+
+def setup(app):
+    app.connect("doctree-read", _use_outputs)
