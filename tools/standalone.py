@@ -1,0 +1,110 @@
+"""Standalone copies of the notebooks: one file that runs in Colab or in an empty folder, without the repository.
+
+    python tools/standalone.py OUT
+
+A copy keeps every cell and its outputs. Its first code cell carries the package and the data that the notebook
+names in its metadata (``normlab.data``); its text is plain Markdown. Needs nbformat and pybtex, not torch; the
+Sphinx extension calls `write_copies`.
+"""
+
+import sys
+from pathlib import Path
+
+import nbformat
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # when imported from elsewhere
+
+from myst_to_markdown import References, collect, convert, read_bibliography
+from setup_cell import SETUP_TAGS, standalone_cell
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMIT_BYTES = 600_000
+LICENSE = (
+    "---\n*This is a standalone copy of a chapter of* Two Knobs, *an executable course on normalization in "
+    "Transformers. Text and figures: CC BY 4.0. Code: MIT.*"
+)
+
+
+def write_copies(root: Path, out: Path) -> list[Path]:
+    """Write a copy of every notebook of the repository at ``root`` into the folder ``out``; return their paths."""
+    references = read_references(root)
+    out.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for source in sorted((root / "notebooks").glob("*.ipynb")):
+        text = nbformat.writes(standalone_copy(root, source, references)) + "\n"
+        if len(text.encode()) > LIMIT_BYTES:
+            raise ValueError(f"{source.name}: the copy has {len(text.encode()):,} bytes, more than {LIMIT_BYTES:,}")
+        paths.append(out / source.name)
+        paths[-1].write_text(text, encoding="utf-8", newline="\n")
+    return paths
+
+
+def read_references(root: Path) -> References:
+    """The titles, labels, equation numbers and citations of all pages of the book."""
+    references = References()
+    bibliography = root / "book" / "references.bib"
+    if bibliography.exists():
+        references.bibliography = read_bibliography(bibliography)
+    for path in sorted((root / "book").rglob("*.md")):
+        collect(_page(root, path), path.read_text(encoding="utf-8"), references)
+    for path in sorted((root / "notebooks").glob("*.ipynb")):
+        cells = nbformat.read(path, as_version=4).cells
+        text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+        collect(_page(root, path), text, references)
+    return references
+
+
+def standalone_copy(root: Path, source: Path, references: References):
+    """The notebook ``source`` with its package inside and its text in plain Markdown."""
+    notebook = nbformat.read(source, as_version=4)
+    setups = [cell for cell in notebook.cells if "setup" in cell.metadata.get("tags", [])]
+    if len(setups) != 1:
+        raise ValueError(f"{source.name}: {len(setups)} cells have the tag 'setup', one is needed")
+    data = notebook.metadata.get("normlab", {}).get("data", [])
+    for number, cell in enumerate(notebook.cells, start=1):
+        tags = cell.metadata.get("tags", [])
+        if cell.cell_type == "markdown":
+            try:
+                cell.source = convert(cell.source, _page(root, source), references)
+            except ValueError as problem:
+                raise ValueError(f"{source.name}, cell {number} ({cell.id}): {problem}") from None
+        elif "setup" in tags:
+            cell.source = standalone_cell(package_files(root, data))
+            cell.metadata.tags = list(SETUP_TAGS)
+            _fold(cell)
+        elif "solution" in tags:
+            cell.source = f"#@title Solution\n{cell.source}"
+            _fold(cell)
+    notebook.cells.append(nbformat.v4.new_markdown_cell(LICENSE, id="license"))
+    return notebook
+
+
+def package_files(root: Path, data: list[str]) -> dict[str, str]:
+    """The package's modules and the named data files, by their path below the folder that holds the package."""
+    package = root / "src" / "normlab"
+    paths = sorted(package.rglob("*.py")) + [package / name for name in data]
+    if any(name.startswith("data/") for name in data):
+        paths += sorted((package / "data").glob("NOTICE*"))
+    return {path.relative_to(package.parent).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
+def _fold(cell) -> None:
+    """Fold the code of ``cell``: in Colab (a form that shows the title only) and in JupyterLab."""
+    cell.metadata["cellView"] = "form"
+    cell.metadata["jupyter"] = {"source_hidden": True}
+
+
+def _page(root: Path, path: Path) -> str:
+    """The name of a page as the table of contents has it: its path without the suffix."""
+    return path.relative_to(root).with_suffix("").as_posix()
+
+
+def main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit("usage: python tools/standalone.py OUT")
+    for path in write_copies(ROOT, Path(sys.argv[1])):
+        print(f"{path}: {path.stat().st_size / 1000:.0f} KB")
+
+
+if __name__ == "__main__":
+    main()
