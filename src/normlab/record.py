@@ -95,7 +95,7 @@ def recipes() -> dict[str, Recipe]:
     """All recipes of the course, by name."""
     from normlab.experiments import drunkards_walk
 
-    return {r.name: r for r in (drunkards_walk.RECORD,)}
+    return {r.name: r for r in drunkards_walk.RECORDS}
 
 
 def main(arguments: list[str]) -> int:

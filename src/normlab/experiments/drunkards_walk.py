@@ -1,0 +1,332 @@
+"""Chapter 1: where does the scale of the residual stream go?"""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normlab import data, device, functional, probes, training
+from normlab.norms import NormKind
+from normlab.record import Recipe
+from normlab.transformer import Init, Transformer, TransformerConfig
+
+# --- the walk -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Distance from the start after 0, 1, ... steps: root mean square and mean [steps + 1], and some paths."""
+
+    rms: Tensor
+    mean: Tensor
+    paths: Tensor
+
+
+def coin_walk(walkers: int = 10_000, steps: int = 100, seed: int = 0, paths: int = 60) -> Walk:
+    """Walkers on a line who toss a fair coin at every step: one step forward, or one back."""
+    generator = torch.Generator().manual_seed(seed)
+    tosses = 2 * torch.randint(2, (walkers, steps), generator=generator) - 1
+    place = torch.cat([torch.zeros(walkers, 1), tosses.cumsum(1)], 1).double()
+    return Walk(place.square().mean(0).sqrt(), place.abs().mean(0), place[:paths])
+
+
+def exact_mean_distance(steps: int) -> float:
+    """Expected distance of the coin walk after an even number of steps n: n * C(n, n/2) / 2^n."""
+    return steps * math.comb(steps, steps // 2) / 2**steps
+
+
+# --- synthetic streams: when the square-root law holds, and each way in which it fails --------------------------
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How the increments of a synthetic stream are made, and the size that this predicts.
+
+    ``increment(x, fresh, shared, n, steps)`` returns r for step n = 1 .. steps from the stream x [vectors, d],
+    fresh noise [vectors, d] and one fixed direction [1, d], all of mean square 1. ``mean_square(steps)`` is the
+    predicted mean square of the stream after the last step; before the first it is 1.
+    """
+
+    name: str
+    increment: Callable[[Tensor, Tensor, Tensor, int, int], Tensor]
+    mean_square: Callable[[int], float]
+
+
+def _leaning(rho: float) -> Callable[..., Tensor]:
+    """Increments of mean square 1 whose correlation with the stream is rho."""
+    return lambda x, fresh, shared, n, steps: rho * functional.rms_norm(x, eps=0.0) + (1 - rho**2) ** 0.5 * fresh
+
+
+def _leaning_mean_square(rho: float) -> Callable[[int], float]:
+    def mean_square(steps: int) -> float:
+        s = 1.0
+        for _ in range(steps):
+            s += 1 + 2 * rho * s**0.5
+        return s
+
+    return mean_square
+
+
+RULES = (
+    Rule("independent", lambda x, fresh, shared, n, steps: fresh, lambda steps: 1 + steps),
+    Rule("scaled by 1/√steps", lambda x, fresh, shared, n, steps: fresh / steps**0.5, lambda steps: 2.0),
+    Rule("correlation −0.2 with the stream", _leaning(-0.2), _leaning_mean_square(-0.2)),
+    Rule("correlation +0.2 with the stream", _leaning(0.2), _leaning_mean_square(0.2)),
+    Rule(
+        "growing: Var r = 1 + step/10",
+        lambda x, fresh, shared, n, steps: (1 + n / 10) ** 0.5 * fresh,
+        lambda steps: 1 + steps + steps * (steps + 1) / 20,
+    ),
+    Rule("mean 0.3", lambda x, fresh, shared, n, steps: fresh + 0.3, lambda steps: 1 + steps + (0.3 * steps) ** 2),
+    Rule(
+        "30 % in one shared direction",
+        lambda x, fresh, shared, n, steps: 0.7**0.5 * fresh + 0.3**0.5 * shared,
+        lambda steps: 1 + 0.7 * steps + 0.3 * steps**2,
+    ),
+)
+
+
+def synthetic_stream(rule: Rule, steps: int, seed: int, vectors: int = 64, width: int = 512) -> tuple[Tensor, Tensor]:
+    """Size (root mean square) and standard deviation over the features after 0, 1, ... steps, [steps + 1] each."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(rows: int) -> Tensor:
+        return torch.randn(rows, width, generator=generator, dtype=torch.float64)
+
+    x, shared = normal(vectors), functional.layer_norm(normal(1), eps=0.0)
+    sizes, stds = [probes.size(x)], [probes.variance(x) ** 0.5]
+    for n in range(1, steps + 1):
+        x = x + rule.increment(x, normal(vectors), shared, n, steps)
+        sizes.append(probes.size(x))
+        stds.append(probes.variance(x) ** 0.5)
+    return torch.tensor(sizes), torch.tensor(stds)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """By what factor a stream is larger after 80 steps than after 12: predicted, and measured for each seed."""
+
+    rule: Rule
+    predicted: float
+    size_ratios: list[float]
+    std_ratios: list[float]
+
+
+def synthetic_growth(rule: Rule, seeds: Sequence[int], shallow: int = 12, deep: int = 80) -> Growth:
+    """Compare a stream of ``deep`` steps with one of ``shallow`` steps."""
+    sizes, stds = [], []
+    for seed in seeds:
+        short, long = (synthetic_stream(rule, steps, seed) for steps in (shallow, deep))
+        sizes.append((long[0][-1] / short[0][-1]).item())
+        stds.append((long[1][-1] / short[1][-1]).item())
+    return Growth(rule, (rule.mean_square(deep) / rule.mean_square(shallow)) ** 0.5, sizes, stds)
+
+
+# --- stacks at initialization -----------------------------------------------------------------------------------
+
+
+def reading(tokens: int, sequences: int, seed: int = 99) -> tuple[Tensor, int]:
+    """Token ids [sequences, tokens] from the held-out part of Hamlet, and the size of the vocabulary."""
+    corpus = data.corpus(["hamlet"])
+    generator = torch.Generator().manual_seed(seed)
+    return data.windows(corpus.val, sequences, tokens, generator)[0], len(corpus.vocabulary)
+
+
+def fresh_stack(layers: int, seed: int, *, tokens: int = 64, **options) -> Transformer:
+    """A Pre-LN Transformer at initialization in float64: width 128, 4 heads unless ``options`` say otherwise."""
+    settings = {"width": 128, "heads": 4, "norm": NormKind.LAYERNORM, "context": tokens, **options}
+    return Transformer(TransformerConfig(vocab_size=reading(tokens, 1)[1], layers=layers, **settings), seed).double()
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A kind of stack whose growth from 12 to 80 blocks the chapter compares with the square-root law."""
+
+    name: str
+    reason: str
+    options: dict
+    tokens: int = 64
+
+
+STACKS = (
+    Stack("MLP only", "the premises hold", {"sublayers": ("mlp",)}),
+    Stack("attention only, 1 token", "nothing to mix: the premises hold", {"sublayers": ("attention",)}, tokens=1),
+    Stack("attention + MLP", "attention's increments grow", {}),
+    Stack("attention only", "attention's increments grow", {"sublayers": ("attention",)}),
+    Stack("attention + MLP, N(0, 0.02)", "small start, then as above", {"init": Init.GPT2}),
+    Stack("… and 1/√(2L) on the writers", "increments shrink with L", {"init": Init.GPT2_SCALED}),
+)
+
+
+STACKS_BY_NAME = {stack.name: stack for stack in STACKS}
+
+
+def stack_growth(stack: str, seed: int, shallow: int = 12, deep: int = 80) -> dict[str, float]:
+    """Growth of the stream's std from ``shallow`` to ``deep`` blocks (two networks), in float64.
+
+    Returns:
+        ``measured``: std after the deep stack over std after the shallow one.
+        ``law``: the same ratio if Var r stayed at its value in the first block and no covariance arose.
+        ``increments``: Var r of the last block over Var r of the first, in the deep stack.
+        ``covariance``: covariance share of the growth, in the deep stack.
+    """
+    kind = STACKS_BY_NAME[stack]
+    ids, _ = reading(kind.tokens, 256 // kind.tokens)
+    end, law = {}, {}
+    with device.single_thread():
+        for layers in (shallow, deep):
+            model = fresh_stack(layers, seed, tokens=kind.tokens, **kind.options)
+            account = probes.variance_account(probes.record(model, ids))
+            per_block = len(account) // layers
+            first = sum(s.increment for s in account[:per_block])
+            end[layers] = account[-1].after ** 0.5
+            law[layers] = (account[0].before + layers * first) ** 0.5
+    return {
+        "measured": end[deep] / end[shallow],
+        "law": law[deep] / law[shallow],
+        "increments": sum(s.increment for s in account[-per_block:]) / first,
+        "covariance": probes.covariance_share(account),
+    }
+
+
+def token_similarity(x: Tensor) -> float:
+    """Mean cosine between different tokens of one sequence, x [B, T, d]."""
+    unit = x / x.norm(dim=-1, keepdim=True)
+    T = x.shape[1]
+    total = unit.sum(1).square().sum(-1) - T  # all ordered pairs of different tokens
+    return (total / (T * (T - 1))).mean().item()
+
+
+# --- what scale does to gradients and updates -------------------------------------------------------------------
+
+
+def jacobian_norm(x: Tensor, eps: float = 0.0) -> float:
+    """Spectral norm of the Jacobian of LayerNorm at one vector x [d]."""
+    jacobian = torch.autograd.functional.jacobian(lambda v: functional.layer_norm(v, eps=eps), x)
+    return torch.linalg.matrix_norm(jacobian, 2).item()
+
+
+def first_update(scale: float, optimizer: str, seed: int = 0, lr: float = 0.01) -> tuple[float, float]:
+    """Size of the first update of W when loss = <c, LayerNorm(scale * W h)>: absolute, and relative to scale * W.
+
+    ``optimizer`` is "sgd" or "adam". Float64, eps = 0 in the norm.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    draw = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((32, 16), (16, 64), (32, 64))]
+    W, h, c = torch.nn.Parameter(scale * draw[0]), draw[1], draw[2]
+    make = {"sgd": torch.optim.SGD, "adam": lambda p, lr: torch.optim.Adam(p, lr=lr, eps=1e-30)}[optimizer]
+    step = make([W], lr=lr)
+    before = W.detach().clone()
+    (c.T * functional.layer_norm((W @ h).T, eps=0.0)).sum().backward()
+    step.step()
+    change = probes.size(W.detach() - before)
+    return change, change / probes.size(before)
+
+
+# --- trained streams --------------------------------------------------------------------------------------------
+
+LAYERS = 12
+TOKENS = 32
+VARIANTS = {
+    "pre-norm": {},
+    "no final norm": {"final_norm": False},
+    "scaled init": {"init": Init.GPT2_SCALED},
+}
+
+
+def small_model(variant: str, seed: int) -> Transformer:
+    """The chapter's trained model: 12 blocks, width 48, Pre-LN, GELU, characters of Hamlet."""
+    config = TransformerConfig(
+        vocab_size=len(data.corpus().vocabulary),
+        context=TOKENS,
+        layers=LAYERS,
+        width=48,
+        heads=4,
+        norm=NormKind.LAYERNORM,
+        **VARIANTS[variant],
+    )
+    return Transformer(config, seed)
+
+
+def train_small_model(variant: str, seed: int, steps: int = 600, progress: str | None = None) -> dict:
+    """Train it; "before" and "after" describe its stream at initialization and at the end (see :func:`describe`)."""
+    corpus = data.corpus()
+    model = small_model(variant, seed)
+    with device.single_thread():
+        before = describe(model)
+        model.to(device.pick())
+        training.train(
+            model,
+            data.sampler(corpus.train.to(device.pick()), 16, TOKENS),
+            steps,
+            lr=3e-3,
+            seed=1000 + seed,
+            warmup=60,
+            floor=0.0,
+            clip=1.0,
+            progress=progress,
+        )
+        return {"before": before, "after": describe(model)}
+
+
+def describe(model: Transformer) -> dict:
+    """Sizes and variance account of a model's stream on held-out text, measured in float64 on the CPU.
+
+    Lists have one entry per sublayer; ``stream`` and ``variance`` have one more, the state before the first.
+    """
+    model = copy.deepcopy(model).cpu().double()
+    corpus = data.corpus()
+    ids, _ = reading(TOKENS, 16)
+    records = probes.record(model, ids)
+    account = probes.variance_account(records)
+    token_sizes = [r.sublayer_input.square().mean(-1).sqrt() for r in records]
+    return {
+        "stream": [probes.size(records[0].stream), *(probes.size(r.stream_after) for r in records)],
+        "input": [probes.size(r.sublayer_input) for r in records],
+        "input_min": [t.min().item() for t in token_sizes],
+        "input_max": [t.max().item() for t in token_sizes],
+        "variance": [account[0].before, *(s.after for s in account)],
+        "increment": [s.increment for s in account],
+        "twice_covariance": [s.twice_covariance for s in account],
+        "correlation": [probes.correlation(r.stream, r.increment) for r in records],
+        "covariance_share": probes.covariance_share(account),
+        "validation_loss": training.validation_loss(model, data.sampler(corpus.val, 16, TOKENS)),
+    }
+
+
+def growth_exponent(variances: Sequence[float]) -> float:
+    """Slope of log(Var x_n - Var x_0) against log n over the sublayers n = 1, 2, ...: 1 for a random walk."""
+    n = torch.arange(1, len(variances), dtype=torch.float64).log()
+    v = (torch.tensor(variances[1:], dtype=torch.float64) - variances[0]).log()
+    return (((n - n.mean()) * (v - v.mean())).sum() / (n - n.mean()).square().sum()).item()
+
+
+# --- records ----------------------------------------------------------------------------------------------------
+
+
+def _six_digits(value):
+    """Results as they stand in a record: floats to six significant digits."""
+    if isinstance(value, dict):
+        return {k: _six_digits(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_six_digits(v) for v in value]
+    return float(f"{value:.6g}")
+
+
+RECORDS = (
+    Recipe(
+        "stacks_at_init",
+        "growth of the stream's std from 12 to 80 blocks at initialization, six kinds of stack, width 128, float64",
+        [{"stack": stack.name, "seed": seed} for stack in STACKS for seed in range(10)],
+        lambda stack, seed: _six_digits(stack_growth(stack, seed)),
+    ),
+    Recipe(
+        "trained_streams",
+        "streams before and after 600 AdamW steps on Hamlet, 12 Pre-LN blocks of width 48, float32",
+        [{"variant": variant, "seed": seed} for variant in VARIANTS for seed in range(5)],
+        lambda variant, seed: _six_digits(train_small_model(variant, seed, progress=f"{variant}, seed {seed}")),
+    ),
+)
