@@ -1,0 +1,109 @@
+"""claim(), show(), table(), figure(): what they print, what they refuse, what they leave in a notebook."""
+
+import subprocess
+import sys
+
+import pytest
+
+from normlab import tables
+from normlab.claims import MIME_TYPE, STRICT_VARIABLE, claim, show
+
+
+def test_a_claim_that_holds_prints_one_line(capsys):
+    claim("some-id", True, "measured 3 of 3")
+    assert capsys.readouterr().out == "some-id: measured 3 of 3\n"
+
+
+def test_a_claim_that_fails_raises():
+    with pytest.raises(AssertionError, match="'some-id'.*measured 2 of 3"):
+        claim("some-id", False, "measured 2 of 3")
+
+
+@pytest.mark.parametrize("line, verdict", [("fine", "probably"), ("", "holds"), ("two\nlines", "holds")])
+def test_sloppy_claims_are_refused(line, verdict):
+    with pytest.raises(ValueError):
+        claim("some-id", True, line, verdict)
+
+
+@pytest.mark.parametrize(
+    "value, digits, text",
+    [(2.5821, 2, "2.58"), (1e-9, 3, "0.000"), (-1e-9, 3, "0.000"), (-0.04, 1, "0.0"), (-0.2, 0, "0"), (-1.06, 1, "-1.1"), (12.0, 0, "12"), (-10.04, 1, "-10.0")],
+)
+def test_show_rounds(value, digits, text):
+    assert show(value, digits, 1e-6) == text
+
+
+def test_show_refuses_borders_only_while_re_executing(monkeypatch):
+    assert show(0.1249, 2, 1e-4) == "0.12"
+    monkeypatch.setenv(STRICT_VARIABLE, "1")
+    with pytest.raises(ValueError, match="rounding border"):
+        show(0.1249, 2, 1e-4)
+    assert show(0.1246, 2, 1e-4) == "0.12"
+    with pytest.raises(ValueError, match="rounding border"):
+        show(-0.1251, 2, 1e-4)
+    assert show(float("inf"), 2, 1e-4) == "inf"
+
+
+def test_show_refuses_nonsense():
+    with pytest.raises(ValueError, match="digits=-1"):
+        show(1.0, -1, 0.0)
+
+
+def test_tables_are_checked_and_aligned(capsys):
+    tables.table(["rule", "x"], [["a", "1.0"], ["longer", "12.5"]])
+    assert capsys.readouterr().out == "rule       x\na        1.0\nlonger  12.5\n"
+    with pytest.raises(ValueError, match="2 columns"):
+        tables.table(["rule", "x"], [["a"]])
+    assert "&lt;b&gt;" in tables._html(["h"], [["<b>"]], "")
+
+
+NOTEBOOK = """
+from normlab.claims import claim
+from normlab.figures import figure
+from normlab.tables import table
+with figure(alt="a line from 0 to 1") as ax:
+    _ = ax.plot([0, 1])
+claim("some-id", True, "a line", "holds only if")
+table(["a"], [["<1"]])
+try:
+    with figure(alt="never shown") as ax:
+        raise KeyError
+except KeyError:
+    pass
+"""
+
+
+def test_what_a_notebook_keeps():
+    import nbformat
+    from nbclient import NotebookClient
+
+    def run():
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(NOTEBOOK)])
+        NotebookClient(notebook, kernel_name="python3").execute()
+        return notebook.cells[0].outputs
+
+    drawing, statement, small_table = run()
+    assert drawing.metadata["image/svg+xml"]["alt"] == drawing.data["text/plain"] == "a line from 0 to 1"
+    assert drawing.data["image/svg+xml"].lstrip().startswith("<?xml")
+    assert statement.data["text/plain"] == "some-id: a line"
+    assert statement.data[MIME_TYPE] == {"id": "some-id", "line": "a line", "verdict": "holds only if"}
+    assert "&lt;1" in small_table.data["text/html"]
+    assert run()[0].data["image/svg+xml"] == drawing.data["image/svg+xml"]  # the same drawing, the same bytes
+
+
+def test_figures_need_an_alt_text():
+    from normlab.figures import figure
+
+    with pytest.raises(ValueError, match="alt text"), figure(alt=" "):
+        pass
+
+
+@pytest.mark.parametrize("module", ["normlab", "normlab.claims", "normlab.tables", "normlab.record"])
+def test_plain_modules_import_without_torch(module):
+    code = f"""
+import sys
+for name in ("torch", "numpy", "matplotlib", "IPython"):
+    sys.modules[name] = None
+import {module}
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

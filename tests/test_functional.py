@@ -1,0 +1,189 @@
+"""The formulas against torch, float64 and longdouble, closed forms, and the inputs that break implementations."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from normlab.functional import layer_norm, rms_norm
+
+HALF = (torch.float16, torch.bfloat16)
+WIDTHS = (1, 2, 3, 12, 64, 257, 1000)
+
+
+def draw(seed, *shape, dtype=torch.float64, mean=0.0, std=1.0):
+    g = torch.Generator().manual_seed(seed)
+    return (mean + std * torch.randn(shape, generator=g, dtype=torch.float64)).to(dtype)
+
+
+def reference(x, weight, bias, eps, center):
+    """The formula in 80-bit floats, straight from the page."""
+    v = x.double().numpy().astype(np.longdouble)
+    if center:
+        v = v - v.mean(-1, keepdims=True)
+    y = v / np.sqrt((v**2).mean(-1, keepdims=True) + np.longdouble(eps))
+    y = y * weight.double().numpy()
+    return y if bias is None else y + bias.double().numpy()
+
+
+# --- right values ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("mean", [0.0, -3.0, 100.0])
+@pytest.mark.parametrize("eps", [1e-12, 1e-5, 0.3])
+def test_float64_equals_torch(width, mean, eps):
+    x = draw(1, 7, 5, width, mean=mean, std=1.7)
+    w, b = draw(2, width), draw(3, width)
+    pairs = [(rms_norm(x, w, eps), F.rms_norm(x, (width,), w, eps))]
+    if width > 1 or mean == 0:
+        pairs.append((layer_norm(x, w, b, eps), F.layer_norm(x, (width,), w, b, eps)))
+    for ours, theirs in pairs:
+        assert ((ours - theirs).abs() <= 1e-12 * theirs.abs().clamp(min=1)).all()
+
+
+@pytest.mark.parametrize("width", WIDTHS[1:])
+@pytest.mark.parametrize("mean", [0.0, 1.0, 1e3, -1e3])
+def test_float64_against_longdouble(width, mean):
+    """At |mean| = 1000 std torch itself is off by 1e-12 times the gain; the second centering keeps us at rounding."""
+    x, w, b = draw(4, 50, width, mean=mean), draw(5, width, std=3.0), draw(6, width)
+    for ours, exact in (
+        (layer_norm(x, w, b, 1e-5), reference(x, w, b, 1e-5, center=True)),
+        (rms_norm(x, w, 1e-6), reference(x, w, None, 1e-6, center=False)),
+    ):
+        assert (np.abs(ours.numpy() - exact) <= 2e-14 * np.maximum(1, np.abs(exact))).all()
+
+
+def test_float64_equals_torch_at_a_mean_of_1000_std():
+    x = draw(7, 200, 512, mean=1e3)
+    ours, theirs = layer_norm(x), F.layer_norm(x, (512,))
+    assert ((ours - theirs).abs() <= 1e-12 * theirs.abs().clamp(min=1)).all()
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("mean", [0.0, 5.0])
+def test_half_types_are_within_one_unit_in_the_last_place(dtype, mean):
+    x, w, b = (draw(s, *shape, dtype=dtype, mean=m) for s, shape, m in ((8, (300, 96), mean), (9, (96,), 0), (10, (96,), 0)))
+    for ours, exact in (
+        (layer_norm(x, w, b, 1e-5), layer_norm(x.double(), w.double(), b.double(), 1e-5)),
+        (rms_norm(x, w, 1e-6), rms_norm(x.double(), w.double(), 1e-6)),
+    ):
+        assert ours.dtype == dtype
+        unit = torch.finfo(dtype).eps * 2.0 ** exact.abs().clamp(min=torch.finfo(dtype).tiny).log2().floor()
+        assert ((ours.double() - exact).abs() <= unit).all()
+
+
+def test_a_standard_score_by_hand():
+    x = torch.tensor([0.0, 1.0, 2.0, 3.0])
+    expected = torch.tensor([-3.0, -1.0, 1.0, 3.0]) / 5**0.5  # deviations over sqrt(5/4)
+    torch.testing.assert_close(layer_norm(x, eps=0.0), expected)
+    one_hot = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)
+    torch.testing.assert_close(layer_norm(one_hot, eps=0.0).double(), (one_hot - 0.25) * (16 / 3) ** 0.5)
+
+
+def test_eps_stands_inside_the_root():
+    x = torch.full((4,), 1e-3, dtype=torch.float64)
+    assert rms_norm(x, eps=1e-6)[0].item() == pytest.approx(0.5**0.5)  # outside the root it would be 0.999
+    y = torch.tensor([1e-3, -1e-3], dtype=torch.float64)
+    assert layer_norm(y, eps=1e-6)[0].item() == pytest.approx(0.5**0.5)
+
+
+def test_layer_norm_is_rms_norm_of_the_centered_vector():
+    x, w = draw(11, 9, 33, mean=4.0), draw(12, 33)
+    torch.testing.assert_close(layer_norm(x, w, eps=1e-6), rms_norm(x - x.mean(-1, keepdim=True), w, eps=1e-6))
+    assert (rms_norm(x) - rms_norm(x - x.mean(-1, keepdim=True))).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("norm", [layer_norm, rms_norm])
+def test_gradients(norm):
+    x, w = draw(13, 3, 7, mean=1.0).requires_grad_(), draw(14, 7).requires_grad_()
+    assert torch.autograd.gradcheck(norm, (x, w))
+
+
+# --- inputs that break implementations --------------------------------------------------------------------------
+
+
+def test_large_mean_does_not_cancel():
+    x = torch.tensor([9998.5, 9999.5, 10000.5, 10001.5])
+    torch.testing.assert_close(layer_norm(x), torch.tensor([-3.0, -1.0, 1.0, 3.0]) / 5**0.5, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [10000.1, -0.1, 3e4, 7.0])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALF])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_constant_vectors_give_the_bias(value, dtype, width):
+    x = torch.full((2, width), value, dtype=dtype)
+    b = draw(15, width, dtype=dtype)
+    assert torch.equal(layer_norm(x, draw(16, width, dtype=dtype), b), b.expand(2, width))
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_half_squares_neither_overflow_nor_vanish(dtype):
+    x = torch.tensor([300.0, 300.0, -300.0, 300.0], dtype=dtype)
+    assert rms_norm(x, eps=1e-6).tolist() == [1, 1, -1, 1]
+    largest = torch.tensor([1.0, -1.0, 1.0, 1.0], dtype=dtype) * torch.finfo(dtype).max
+    assert rms_norm(largest).tolist() == [1, -1, 1, 1]
+    assert layer_norm(largest).isfinite().all()
+    assert torch.equal(rms_norm(torch.zeros(4, dtype=dtype), eps=1e-12), torch.zeros(4, dtype=dtype))
+    assert torch.equal(layer_norm(torch.zeros(4, dtype=dtype), eps=1e-12), torch.zeros(4, dtype=dtype))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("norm", [layer_norm, rms_norm])
+def test_a_bad_vector_spoils_itself_only(norm, bad):
+    x = draw(17, 4, 6)
+    spoiled = x.clone()
+    spoiled[2, 3] = bad
+    y = norm(spoiled)
+    assert y[2].isnan().any()
+    assert torch.equal(y[[0, 1, 3]], norm(x)[[0, 1, 3]])
+
+
+@pytest.mark.parametrize("norm", [layer_norm, rms_norm])
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0, 4)])
+def test_empty_batches_stay_empty(norm, shape, recwarn):
+    assert norm(torch.empty(shape)).shape == shape
+    assert not recwarn
+
+
+@pytest.mark.parametrize("norm", [layer_norm, rms_norm])
+def test_views_equal_their_copies(norm):
+    x = draw(18, 6, 8)
+    for view in (x[1:4], x.t(), x[::2, ::2]):
+        torch.testing.assert_close(norm(view), norm(view.contiguous()), rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("x_dtype", [torch.float32, *HALF])
+@pytest.mark.parametrize("w_dtype", [torch.float64, torch.float32, *HALF])
+def test_the_result_has_the_dtype_of_x(x_dtype, w_dtype):
+    x, w = draw(19, 5, 8, dtype=x_dtype), draw(20, 8, dtype=w_dtype)
+    for y in (layer_norm(x, w, w), rms_norm(x, w)):
+        assert y.dtype == x_dtype and y.isfinite().all()
+
+
+@pytest.mark.parametrize("norm", [layer_norm, rms_norm])
+@pytest.mark.parametrize(
+    "call, error, words",
+    [
+        (lambda n: n(torch.ones(3, 4), torch.ones(5)), ValueError, r"weight .*\(4,\).*\(5,\)"),
+        (lambda n: n(torch.ones(3, 4), torch.ones(1)), ValueError, r"weight .*\(4,\).*\(1,\)"),
+        (lambda n: n(torch.ones(3, 4), torch.ones(3, 4)), ValueError, r"weight .*\(4,\).*\(3, 4\)"),
+        (lambda n: n(torch.ones(3, 4, dtype=torch.int64)), TypeError, "int64"),
+        (lambda n: n(torch.ones(3, 4, dtype=torch.bool)), TypeError, "bool"),
+        (lambda n: n(torch.ones(3, 4, dtype=torch.complex64)), TypeError, "complex64"),
+        (lambda n: n(np.ones((3, 4))), TypeError, "ndarray"),
+        (lambda n: n([1.0, 2.0]), TypeError, "list"),
+        (lambda n: n(torch.tensor(3.0)), ValueError, r"at least one feature.*\(\)"),
+        (lambda n: n(torch.ones(3, 0)), ValueError, r"at least one feature.*\(3, 0\)"),
+        (lambda n: n(torch.ones(3, 4), eps=-1e-5), ValueError, "eps"),
+        (lambda n: n(torch.ones(3, 4), eps=float("nan")), ValueError, "eps"),
+    ],
+)
+def test_bad_input_gets_a_clear_error(norm, call, error, words):
+    with pytest.raises(error, match=words):
+        call(norm)
+
+
+def test_a_bias_of_wrong_width_is_named():
+    with pytest.raises(ValueError, match=r"bias .*\(4,\).*\(3,\)"):
+        layer_norm(torch.ones(2, 4), torch.ones(4), torch.ones(3))

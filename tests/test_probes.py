@@ -1,0 +1,118 @@
+"""Probes against direct computation."""
+
+import pytest
+import torch
+
+from normlab import probes
+from normlab.experiments import drunkards_walk as walk
+from normlab.transformer import Transformer, TransformerConfig
+
+
+def model(**options):
+    settings = {"vocab_size": 9, "context": 12, "layers": 4, "width": 20, "heads": 2, "norm": "layernorm", **options}
+    return Transformer(TransformerConfig(**settings), seed=3).double()
+
+
+IDS = torch.randint(9, (3, 12), generator=torch.Generator().manual_seed(0))
+
+
+def test_the_three_quantities_of_every_sublayer():
+    net = model()
+    records = probes.record(net, IDS)
+    assert [(r.layer, r.kind) for r in records] == [(l, k) for l in (1, 2, 3, 4) for k in ("attention", "mlp")]
+    x = net.embed(IDS)
+    for r, residual in zip(records, (s for b in net.blocks for s in b.residuals)):
+        assert torch.equal(r.stream, x)
+        assert torch.equal(r.sublayer_input, residual.norm(x))
+        assert torch.equal(r.increment, residual.sublayer(r.sublayer_input))
+        x = x + r.increment
+        assert torch.equal(r.stream_after, x)
+    assert torch.equal(net.head(net.final_norm(x)), net(IDS))  # hooks are gone, the model still runs
+
+
+def test_moments_against_numpy():
+    import numpy as np
+
+    g = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(4, 6, 11, generator=g, dtype=torch.float64) + m for m in (2.0, -1.0))
+    pairs = [np.cov(a, b, bias=True) for a, b in zip(x.view(-1, 11).numpy(), y.view(-1, 11).numpy())]
+    assert probes.variance(x) == pytest.approx(np.mean([p[0, 0] for p in pairs]))
+    assert probes.covariance(x, y) == pytest.approx(np.mean([p[0, 1] for p in pairs]))
+    assert probes.size(x) == pytest.approx(np.sqrt(np.mean(x.numpy() ** 2)))
+    assert probes.correlation(x, 3 * x + 7) == pytest.approx(1)
+    assert probes.correlation(x, torch.ones_like(x)) == 0
+
+
+def test_the_variance_identity_holds_to_rounding():
+    account = probes.variance_account(probes.record(model(), IDS))
+    assert max(s.error for s in account) < 1e-14
+    for earlier, later in zip(account, account[1:]):
+        assert earlier.after == later.before
+    growth = account[-1].after - account[0].before
+    increments = sum(s.increment for s in account) / growth
+    assert probes.covariance_share(account) == pytest.approx(1 - increments)
+
+
+def test_a_post_norm_stream_has_no_variance_account():
+    with pytest.raises(ValueError, match=r"block 1 \(attention\)"):
+        probes.variance_account(probes.record(model(placement="post"), IDS))
+
+
+def test_skipped_sublayers_hand_the_stream_through():
+    net = model()
+    whole = net(IDS)
+    with probes.skipped([r for b in net.blocks for r in b.residuals]):
+        torch.testing.assert_close(net(IDS), net.head(net.final_norm(net.embed(IDS))))
+    assert torch.equal(net(IDS), whole)
+
+
+# --- chapter 1 experiments against closed forms ------------------------------------------------------------------------
+
+
+def test_mean_distance_of_the_coin_walk():
+    from itertools import product
+
+    assert walk.exact_mean_distance(6) == pytest.approx(sum(abs(sum(t)) for t in product((-1, 1), repeat=6)) / 2**6)
+    w = walk.coin_walk(walkers=20_000)
+    assert w.rms[-1].item() == pytest.approx(10, rel=0.03)
+    assert w.mean[-1].item() == pytest.approx(walk.exact_mean_distance(100), rel=0.03)
+
+
+@pytest.mark.parametrize("rule", walk.RULES, ids=lambda r: r.name)
+def test_synthetic_streams_follow_their_prediction(rule):
+    sizes, _ = walk.synthetic_stream(rule, 30, seed=11)
+    assert sizes[-1].item() == pytest.approx(rule.mean_square(30) ** 0.5, rel=0.03)
+
+
+def test_rules_differ_enough_to_be_told_apart():
+    ratios = sorted((r.mean_square(80) / r.mean_square(12)) ** 0.5 for r in walk.RULES)
+    assert all(b / a > 1.05 for a, b in zip(ratios, ratios[1:]))
+
+
+def test_doubling_x_halves_the_jacobian():
+    x = torch.randn(16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert walk.jacobian_norm(x) == pytest.approx(1 / x.std(correction=0).item())
+    assert walk.jacobian_norm(2 * x) == pytest.approx(walk.jacobian_norm(x) / 2)
+
+
+@pytest.mark.parametrize("optimizer, absolute, relative", [("sgd", 0.1, 0.01), ("adam", 1.0, 0.1)])
+def test_update_sizes_when_the_weights_are_ten_times_larger(optimizer, absolute, relative):
+    a1, r1 = walk.first_update(1.0, optimizer)
+    a10, r10 = walk.first_update(10.0, optimizer)
+    assert a10 / a1 == pytest.approx(absolute) and r10 / r1 == pytest.approx(relative)
+
+
+def test_token_similarity_by_pairs():
+    x = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    pairs = [
+        torch.cosine_similarity(x[b, i], x[b, j], dim=0)
+        for b in range(2)
+        for i in range(5)
+        for j in range(5)
+        if i != j
+    ]
+    assert walk.token_similarity(x) == pytest.approx(sum(pairs).item() / len(pairs))
+
+
+def test_growth_exponent_of_a_power_law():
+    assert walk.growth_exponent([2 + 0.3 * n**1.7 for n in range(25)]) == pytest.approx(1.7)
