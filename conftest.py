@@ -1,10 +1,40 @@
-"""The environment every test and every notebook kernel started by pytest runs in.
+"""The environment of all tests, and an interpreter without the package.
 
-It is set here, before anything imports numpy or torch, so that plain ``pytest`` is enough.
+The variables are set at import, before anything imports numpy or torch, so that plain ``pytest`` is enough; the
+kernels that nbval starts inherit them.
 """
 
 import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
 
 os.environ["PYTHONHASHSEED"] = "0"  # for the kernels; this process has hashed its strings already
 os.environ["TQDM_DISABLE"] = "1"  # progress bars would land in compared outputs
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test-matrix` sets 2 as well
+os.environ.pop("NORMLAB_STRICT_SHOW", None)  # only tools/execute.py refuses values near a rounding border
+
+
+@pytest.fixture(scope="session")
+def bare_python(tmp_path_factory) -> Path:
+    """A new interpreter with the libraries of this one, but not the package under test: Colab, in effect.
+
+    Its site-packages reads this one's as a plain folder, so the link of the editable install is not followed.
+    """
+    folder = tmp_path_factory.mktemp("bare")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    own = Path(subprocess.run([python, "-c", ask], check=True, capture_output=True, text=True).stdout.strip())
+    lines = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (own / "libraries.pth").write_text("\n".join(sorted(lines)) + "\n")
+    return python
+
+
+@pytest.fixture
+def bare_environment() -> dict[str, str]:
+    """The environment for `bare_python`: nothing in it may lead to the repository."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}

@@ -11,9 +11,6 @@ import sys
 from pathlib import Path
 
 import nbformat
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # when imported from elsewhere
-
 from myst_to_markdown import References, collect, convert, read_bibliography
 from setup_cell import SETUP_TAGS, standalone_cell
 
