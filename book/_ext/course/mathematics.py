@@ -42,13 +42,19 @@ def _single_number(latex: str) -> str:
 
 def _visit_inline(self, node):
     self.body.append(self.starttag(node, "span", "", CLASS="math"))
-    self.body.append(_render(node, node.astext(), display=False) + "</span>")
+    self.body.append(_render(node, node.astext(), display=False) + "</span>" + _glue(node))
     raise nodes.SkipNode
 
 
+def _glue(node) -> str:
+    """A word joiner where text follows at once, lest a line begin with the sentence's period."""
+    following = node.next_node(siblings=True, descend=False)
+    text = following.astext() if isinstance(following, nodes.Text) else ""
+    return "&#8288;" if text[:1].strip() else ""
+
+
 def _visit_display(self, node):
-    # tabindex: a formula wider than a phone can be scrolled from the keyboard too
-    self.body.append(self.starttag(node, "div", "", CLASS="math", tabindex="0"))
+    self.body.append(self.starttag(node, "div", "", CLASS="math"))
     self.body.append(_render(node, _single_number(node.astext()), display=True))
     if node["number"]:
         self.body.append(f'<span class="eqno">({_number(self, node)})')

@@ -5,6 +5,7 @@ maps; the pages use about twenty icons. What is unused is dropped from the built
 """
 
 import re
+import shutil
 from pathlib import Path
 
 # Over file:// a page may not fetch the others, so search shows titles only, and no error.
@@ -52,6 +53,8 @@ def _slim(app, exception):
     static = Path(app.outdir) / "_static"
     for path in static.rglob("*.map"):
         path.unlink()
+    # course.css draws boxes without icons, so no page asks for the icon fonts.
+    shutil.rmtree(static / "vendor" / "fontawesome", ignore_errors=True)
     used = _used_icons(Path(app.outdir))
     for name, shorten in {
         "scripts/fontawesome.js": _slim_script,
