@@ -1,0 +1,242 @@
+"""The standalone copies run in an empty folder, without the package, and show what the committed notebooks show."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import nbformat
+import pytest
+import standalone
+from setup_cell import SETUP_CELL, SETUP_TAGS, standalone_cell
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+CLAIM = "application/vnd.normlab.claim+json"
+RUN_TIMEOUT_SECONDS = 300
+
+# Run by the bare interpreter: executes a notebook in place, with its own kernel.
+RUNNER = """
+import sys, nbformat
+from nbclient import NotebookClient
+notebook = nbformat.read(sys.argv[1], as_version=4)
+NotebookClient(notebook, timeout=240, kernel_name="python3", record_timing=False).execute()
+nbformat.write(notebook, sys.argv[1])
+"""
+
+# Cells put around a second run of the set-up cell: it must change neither the import path nor a file.
+BEFORE = """
+import sys
+from pathlib import Path
+seen = [list(sys.path), {p: p.stat().st_mtime_ns for p in sorted(Path().rglob("*.*")) if "__pycache__" not in str(p)}]
+"""
+AFTER = """
+assert [list(sys.path), {p: p.stat().st_mtime_ns for p in sorted(Path().rglob("*.*")) if "__pycache__" not in str(p)}] == seen
+"""
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("standalone")
+    return {path.stem: path for path in standalone.write_copies(ROOT, folder)}
+
+
+@pytest.fixture
+def run_bare(bare_python, bare_environment):
+    """Runs the bare interpreter with some arguments in a folder."""
+
+    def run(folder, *arguments):
+        return subprocess.run(
+            [bare_python, *arguments],
+            cwd=folder,
+            env=bare_environment,
+            capture_output=True,
+            text=True,
+            timeout=RUN_TIMEOUT_SECONDS,
+        )
+
+    return run
+
+
+def shown(cell) -> list:
+    """What a cell shows as text: streams joined, claims with their data, no drawings."""
+    streams = {}
+    for output in cell.outputs:
+        if output.output_type == "stream":
+            streams[output.name] = streams.get(output.name, "") + output.text
+    data = [output.data for output in cell.outputs if "data" in output]
+    return [streams, *((found.get("text/plain"), found.get(CLAIM)) for found in data)]
+
+
+def code_cells(notebook) -> list:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+# --- the copies of the chapters -------------------------------------------------------------------
+
+
+def test_the_bare_interpreter_has_the_libraries_but_not_the_package(run_bare, tmp_path):
+    for name in ("torch", "numpy", "matplotlib", "tqdm", "sklearn", "ipykernel"):
+        found = run_bare(tmp_path, "-c", f"import {name}")
+        assert found.returncode == 0, found.stderr
+    assert "No module named 'normlab'" in run_bare(tmp_path, "-c", "import normlab").stderr
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_runs_elsewhere_with_the_same_outputs(name, copies, run_bare, tmp_path):
+    copy = nbformat.read(copies[name], as_version=4)
+    at = next(i for i, cell in enumerate(copy.cells) if "setup" in cell.metadata.get("tags", []))
+    again = nbformat.v4.new_code_cell(copy.cells[at].source)
+    copy.cells[at + 1 : at + 1] = [nbformat.v4.new_code_cell(BEFORE), again, nbformat.v4.new_code_cell(AFTER)]
+    nbformat.write(copy, tmp_path / "copy.ipynb")
+
+    result = run_bare(tmp_path, "-c", RUNNER, "copy.ipynb")
+    assert result.returncode == 0, result.stderr[-4000:]
+
+    ran = code_cells(nbformat.read(tmp_path / "copy.ipynb", as_version=4))
+    del ran[1:4]
+    committed = code_cells(nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4))
+    assert [shown(cell) for cell in ran] == [shown(cell) for cell in committed]
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_copy_is_small_and_plain(name, copies):
+    assert copies[name].stat().st_size <= 600_000
+    copy = nbformat.read(copies[name], as_version=4)
+    nbformat.validate(copy)
+    for cell in copy.cells:
+        if "setup" not in cell.metadata.get("tags", []):
+            assert "../" not in cell.source
+        if cell.cell_type == "markdown":
+            prose = re.sub(r"^```.*?^```|`[^`\n]+`", "", cell.source, flags=re.DOTALL | re.MULTILINE)
+            assert not re.search(r"\{[\w:-]+\}`|^:::|^`*\{|^\([\w:.-]+\)=", prose, re.MULTILINE), cell.source
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_copy_keeps_the_committed_outputs(name, copies):
+    committed = code_cells(nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4))
+    copied = code_cells(nbformat.read(copies[name], as_version=4))
+    assert [cell.outputs for cell in copied] == [cell.outputs for cell in committed]
+
+
+# --- a small repository ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A repository with one notebook and a package of two modules; returns its root and a way to add cells."""
+    root = tmp_path / "repository"
+    v4 = nbformat.v4
+    files = {
+        "src/normlab/__init__.py": "'''The \"package\".'''\nPATTERN = r'\\d'\n",
+        "src/normlab/data/__init__.py": "",
+        "src/normlab/data/hamlet.txt": "To be, or not to be\n",
+        "src/normlab/data/lear.txt": "Nothing will come of nothing\n",
+        "src/normlab/data/NOTICE.md": "Public domain\n",
+        "src/normlab/records/walk.json": "{}\n",
+        "book/references.bib": "@misc{xiong2020, author={Xiong, R.}, title={T}, year={2020}, eprint={2002.04745}}\n",
+        "book/conventions.md": "(masks)=\n# Conventions\n",
+    }
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def write(*cells, data=("data/hamlet.txt", "records/walk.json")):
+        setup = v4.new_code_cell(SETUP_CELL, metadata={"tags": list(SETUP_TAGS)}, execution_count=1)
+        notebook = v4.new_notebook(cells=[v4.new_markdown_cell("# The walk"), setup, *cells])
+        notebook.metadata["normlab"] = {"data": list(data)}
+        (root / "notebooks").mkdir(exist_ok=True)
+        nbformat.write(notebook, root / "notebooks" / "01_walk.ipynb")
+
+    write()
+    return root, write
+
+
+def copied(root):
+    (path,) = standalone.write_copies(root, root / "out")
+    return nbformat.read(path, as_version=4)
+
+
+def test_copy_carries_the_package_and_the_named_data_only(small, run_bare, tmp_path):
+    root, _ = small
+    setup = copied(root).cells[1]
+    assert setup.metadata.cellView == "form" and setup.source.startswith("#@title")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    check = "\nimport normlab\nprint(normlab.PATTERN, normlab.__file__)"
+    result = run_bare(empty, "-c", setup.source + check)
+    assert result.returncode == 0, result.stderr
+    (folder,) = empty.iterdir()
+    assert result.stdout.startswith("\\d ") and folder.name in result.stdout
+    written = {path.relative_to(folder).as_posix() for path in folder.rglob("*.*") if path.suffix != ".pyc"}
+    names = ["__init__.py", "data/__init__.py", "data/hamlet.txt", "data/NOTICE.md", "records/walk.json"]
+    assert written == {f"normlab/{name}" for name in names}
+    for name in written:
+        assert (folder / name).read_bytes() == (root / "src" / name).read_bytes()
+
+
+def test_copies_with_other_contents_do_not_share_a_folder():
+    one, other = (standalone_cell({"normlab/__init__.py": text}) for text in ("", "x = 1\n"))
+    assert re.findall(r'"normlab-\w+"', one) != re.findall(r'"normlab-\w+"', other)
+
+
+@pytest.mark.parametrize("text", ["plain\n", "'''", "ends in a quote '", "backslash \\", "\\N{DASH} \\u12", "tab\tüß\n", ""])
+def test_any_text_survives_the_set_up_cell(text):
+    namespace = {}
+    source = standalone_cell({"file": text}).replace("del bring_package, NORMLAB_FILES", "")
+    exec(source.replace('find_spec("normlab")', '__spec__'), namespace)  # found: writes nothing
+    assert namespace["NORMLAB_FILES"] == {"file": text}
+
+
+def test_prose_and_solutions_are_converted(small):
+    root, write = small
+    v4 = nbformat.v4
+    write(
+        v4.new_markdown_cell("(here)=\n## How\n\n{cite:t}`xiong2020`, [](../book/conventions.md), {ref}`masks`"),
+        v4.new_code_cell("print(1)", metadata={"tags": ["hide-cell", "solution"]}),
+    )
+    copy = copied(root)
+    assert copy.cells[2].source == "## How\n\n[Xiong (2020)](https://arxiv.org/abs/2002.04745), *Conventions*, *Conventions*"
+    assert copy.cells[3].source == "#@title Solution\nprint(1)"
+    assert copy.cells[3].metadata.cellView == "form"
+    assert "CC BY 4.0" in copy.cells[-1].source
+
+
+@pytest.mark.parametrize(
+    ("cell", "data", "problem"),
+    [
+        ("{download}`x`", [], r"01_walk.ipynb, cell 3 \(\w+\): unknown role {download}"),
+        ("![a picture](../book/a.png)", [], "01_walk.ipynb, cell 3 .*cannot carry the picture"),
+        ("x" * 600_001, [], "01_walk.ipynb: the copy has .* bytes, more than 600,000"),
+    ],
+)
+def test_refuses(small, cell, data, problem):
+    root, write = small
+    write(nbformat.v4.new_markdown_cell(cell), data=data)
+    with pytest.raises(ValueError, match=problem):
+        copied(root)
+
+
+def test_refuses_a_notebook_without_set_up_cell(small):
+    root, _ = small
+    path = root / "notebooks" / "01_walk.ipynb"
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    del notebook["cells"][1]
+    path.write_text(json.dumps(notebook), encoding="utf-8")
+    with pytest.raises(ValueError, match="0 cells have the tag 'setup'"):
+        copied(root)
+
+
+def test_two_runs_write_the_same_bytes(small):
+    root, _ = small
+    first = standalone.write_copies(root, root / "one")[0].read_bytes()
+    assert standalone.write_copies(root, root / "two")[0].read_bytes() == first
+
+
+def test_missing_package_is_explained(run_bare, tmp_path):
+    """The set-up cell of the repository's notebooks, where the package is not installed."""
+    result = run_bare(tmp_path, "-c", SETUP_CELL)
+    assert result.returncode != 0
+    assert "ModuleNotFoundError: This notebook needs the course's package normlab" in result.stderr
+    assert "download link at the top of this chapter's page" in result.stderr
