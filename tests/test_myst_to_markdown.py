@@ -113,7 +113,9 @@ def test_refuses(plain, myst, problem):
 
 
 def test_plain_markdown_is_unchanged(plain):
-    text = "# Title\n\n* a **bold** word, `code`, <https://example.org>\n\n> quoted\n\n| a | b |\n| - | - |\n| 1 | 2 |\n"
+    text = (
+        "# Title\n\n* a **bold** word, `code`, <https://example.org>\n\n> quoted\n\n| a | b |\n| - | - |\n| 1 | 2 |\n"
+    )
     assert plain(text) == text
 
 

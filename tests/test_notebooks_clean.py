@@ -11,7 +11,9 @@ from setup_cell import SETUP_CELL, SETUP_TAGS
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-PATH = re.compile(r"(?<![\w.:/])/(?:home|root|tmp|work|Users|usr|opt|var|mnt|private)/[\w.-]+|[A-Z]:\\Users|site-packages")
+PATH = re.compile(
+    r"(?<![\w.:/])/(?:home|root|tmp|work|Users|usr|opt|var|mnt|private)/[\w.-]+|[A-Z]:\\Users|site-packages"
+)
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 MAX_LINES = 25
 MAX_BYTES = 1_000_000
@@ -172,7 +174,7 @@ FAULTS = {
         nbformat.v4.new_output("error", ename="ValueError", evalue="", traceback=[])
     ),
     "wrote to stderr": _stream("stderr", "a warning"),
-    "path of one machine": _stream("stdout", "read /home/somebody/file"),
+    "path of one machine": _stream("stdout", "read /mnt/somebody/file"),
     "memory address": _stream("stdout", "<object at 0x7f3a5c0012d0>"),
     "without an alt text": lambda nb: nb.cells[2].outputs[0].update(metadata={}),
     "is not its alt text": lambda nb: nb.cells[2].outputs[0].data.update({"text/plain": "<Figure>"}),

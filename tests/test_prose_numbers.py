@@ -24,7 +24,9 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MIN_DIGITS = 3
 
-EXPONENT = r"(?:\s*(?:×|·|\\times|\\cdot)\s*10(?:\^\{?(?P<tex>[-−+]?\d+)\}?|(?P<sup>[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+))|[eE](?P<e>[-+]?\d+))?"
+EXPONENT = (
+    r"(?:\s*(?:×|·|\\times|\\cdot)\s*10(?:\^\{?(?P<tex>[-−+]?\d+)\}?|(?P<sup>[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+))|[eE](?P<e>[-+]?\d+))?"
+)
 NUMBER = re.compile(
     rf"(?<![\w.,])(?<![A-Za-z]-)(?P<digits>\d{{1,3}}(?:(?:,|\{{,\}}|\u202f|\u2009)\d{{3}})+(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
     rf"{EXPONENT}(?P<percent>\s*\\?%|\s+percent)?"

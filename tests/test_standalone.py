@@ -181,11 +181,13 @@ def test_copies_with_other_contents_do_not_share_a_folder():
     assert re.findall(r'"normlab-\w+"', one) != re.findall(r'"normlab-\w+"', other)
 
 
-@pytest.mark.parametrize("text", ["plain\n", "'''", "ends in a quote '", "backslash \\", "\\N{DASH} \\u12", "tab\tüß\n", ""])
+@pytest.mark.parametrize(
+    "text", ["plain\n", "'''", "ends in a quote '", "backslash \\", "\\N{DASH} \\u12", "tab\tüß\n", ""]
+)
 def test_any_text_survives_the_set_up_cell(text):
     namespace = {}
     source = standalone_cell({"file": text}).replace("del bring_package, NORMLAB_FILES", "")
-    exec(source.replace('find_spec("normlab")', '__spec__'), namespace)  # found: writes nothing
+    exec(source.replace('find_spec("normlab")', "__spec__"), namespace)  # found: writes nothing
     assert namespace["NORMLAB_FILES"] == {"file": text}
 
 
@@ -197,7 +199,10 @@ def test_prose_and_solutions_are_converted(small):
         v4.new_code_cell("print(1)", metadata={"tags": ["hide-cell", "solution"]}),
     )
     copy = copied(root)
-    assert copy.cells[2].source == "## How\n\n[Xiong (2020)](https://arxiv.org/abs/2002.04745), *Conventions*, *Conventions*"
+    assert (
+        copy.cells[2].source
+        == "## How\n\n[Xiong (2020)](https://arxiv.org/abs/2002.04745), *Conventions*, *Conventions*"
+    )
     assert copy.cells[3].source == "#@title Solution\nprint(1)"
     assert copy.cells[3].metadata.cellView == "form"
     assert "CC BY 4.0" in copy.cells[-1].source

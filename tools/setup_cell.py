@@ -3,7 +3,7 @@
 import hashlib
 
 # The first code cell of every notebook, word for word (tests/test_notebooks_clean.py compares).
-SETUP_CELL = '''\
+SETUP_CELL = """\
 #@title Set-up
 import importlib.util
 
@@ -13,7 +13,7 @@ if importlib.util.find_spec("normlab") is None:
         "Start it with `make lab` in a clone of the course, or take the copy that carries "
         "the package along: the download link at the top of this chapter's page, "
         "or standalone/NAME.ipynb in the built book."
-    )'''
+    )"""
 
 SETUP_TAGS = ["setup", "hide-input"]
 

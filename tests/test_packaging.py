@@ -1,0 +1,259 @@
+"""The package installs beside what is there, imports light; the pins fit; the Makefile says what is missing."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parent.parent
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+REQUIREMENT_FILES = ["requirements-book.txt", "requirements.txt"]
+PYTHONS = ["3.11.2", "3.11.9", "3.12.1", "3.13.0"]  # 3.11.2 is Debian 12's
+SYSTEMS = [("linux", "Linux", "posix"), ("darwin", "Darwin", "posix"), ("win32", "Windows", "nt")]
+
+
+def lines(name: str) -> list[str]:
+    """The lines of a requirements file that say something."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    stripped = (re.sub(r"(^|\s)#.*", "", line).strip() for line in text.splitlines())
+    return [line for line in stripped if line]
+
+
+def requirements(name: str) -> list[Requirement]:
+    return [Requirement(line) for line in lines(name) if not line.startswith("-")]
+
+
+def run_python(code: str, **variables) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | variables, timeout=120
+    )
+
+
+# --- installing -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A copy of what an install reads: building writes into the source folder."""
+    folder = tmp_path_factory.mktemp("project")
+    for name in ("pyproject.toml", "README.md", "LICENSE", "LICENSE-text.md"):
+        shutil.copy(ROOT / name, folder / name)
+    ignore = shutil.ignore_patterns("*.egg-info", "__pycache__")
+    shutil.copytree(ROOT / "src", folder / "src", ignore=ignore)
+    return folder
+
+
+@pytest.mark.parametrize("torch", ["2.4.0", "2.99.0+cu999"])
+def test_install_touches_neither_torch_nor_numpy(project, bare_python, bare_environment, tmp_path, torch):
+    """In an environment with the oldest torch that is supported, or a far newer one of another kind."""
+    versions = {"torch": torch, "numpy": "1.26.0", "tqdm": "4.60.0"}
+    installed = tmp_path / "site-packages"
+    for name, version in versions.items():
+        info = installed / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        (info / "INSTALLER").write_text("pip\n")
+        (info / "RECORD").write_text("")
+    report = tmp_path / "report.json"
+    command = [bare_python, "-m", "pip", "install", "--quiet", "--dry-run", "--no-build-isolation", "--no-index"]
+    own_settings = {"PYTHONPATH": str(installed), "PIP_CONFIG_FILE": os.devnull}  # none of this machine's
+    result = subprocess.run(
+        [*command, "--report", report, project],
+        env=bare_environment | own_settings,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    names = [item["metadata"]["name"] for item in json.loads(report.read_text(encoding="utf-8"))["install"]]
+    assert names == ["normlab"]
+
+
+def test_dependencies_have_lower_bounds_only():
+    optional = PYPROJECT["project"]["optional-dependencies"].values()
+    for text in [*PYPROJECT["project"]["dependencies"], *(line for group in optional for line in group)]:
+        assert [clause.operator for clause in Requirement(text).specifier] == [">="], text
+    assert "torch>=2.4" in PYPROJECT["project"]["dependencies"]
+    assert PYPROJECT["project"]["requires-python"] == ">=3.11"
+
+
+def test_wheel_carries_data_and_records(project, tmp_path):
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*command, "--wheel-dir", tmp_path, project], check=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    shutil.unpack_archive(wheel, tmp_path / "unpacked", "zip")
+    packed = {path.relative_to(tmp_path / "unpacked").as_posix() for path in tmp_path.rglob("normlab/**/*.*")}
+    package = ROOT / "src" / "normlab"
+    wanted = {path for pattern in ("**/*.py", "data/*", "records/*.json") for path in package.glob(pattern)}
+    assert {path.relative_to(ROOT / "src").as_posix() for path in wanted if path.is_file()} == packed
+
+
+# --- importing ------------------------------------------------------------------------------------
+
+
+def test_import_is_light():
+    code = "import sys, normlab; print([m for m in ('torch', 'numpy', 'matplotlib', 'IPython') if m in sys.modules])"
+    assert run_python(code).stdout.strip() == "[]"
+
+
+def test_plain_modules_import_without_torch():
+    plain = [name for name in ("claims", "ledger") if (ROOT / "src" / "normlab" / f"{name}.py").exists()]
+    assert "claims" in plain
+    blocked = "import sys\nfor m in ('torch', 'numpy', 'matplotlib', 'IPython'): sys.modules[m] = None\n"
+    for name in plain:
+        result = run_python(blocked + f"import normlab.{name}")
+        assert result.returncode == 0, result.stderr
+    assert run_python(blocked + "import torch").returncode != 0
+
+
+# --- requirements and pins ------------------------------------------------------------------------
+
+
+def test_the_book_needs_no_torch():
+    names = {requirement.name for requirement in requirements("requirements-book.txt")}
+    assert not names & {"torch", "numpy", "matplotlib", "normlab"}
+    book = next(r for r in requirements("requirements-book.txt") if r.name == "jupyter-book")
+    assert book.specifier.contains("1.0.4.post1") and not book.specifier.contains("2.0.0")
+
+
+def test_requirements_hold_the_package_and_its_dependencies():
+    assert "-r requirements-book.txt" in lines("requirements.txt") and "-e ." in lines("requirements.txt")
+    names = {requirement.name for requirement in requirements("requirements.txt")}
+    assert {Requirement(text).name for text in PYPROJECT["project"]["dependencies"]} <= names
+
+
+@pytest.mark.parametrize("name", [*REQUIREMENT_FILES, "constraints.txt"])
+def test_no_second_index(name):
+    text = "\n".join(lines(name))
+    assert not re.search(r"index-url|--find-links|^-i\b|^-f\b|://| @ ", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: system[0])
+@pytest.mark.parametrize("python", PYTHONS)
+def test_pins_fit_the_requirements(python, system):
+    """On every supported Python and system each library has at most one pin, and what we ask for has one that fits."""
+    platform, name, os_name = system
+    environment = default_environment() | {
+        "python_full_version": python,
+        "python_version": ".".join(python.split(".")[:2]),
+        "sys_platform": platform,
+        "platform_system": name,
+        "os_name": os_name,
+    }
+    pins = {}
+    for pin in requirements("constraints.txt"):
+        if pin.marker is None or pin.marker.evaluate(environment):
+            (clause,) = pin.specifier
+            assert clause.operator == "==" and pin.name not in pins, pin
+            pins[pin.name] = clause.version
+    for file in REQUIREMENT_FILES:
+        for requirement in requirements(file):
+            assert requirement.specifier.contains(pins[requirement.name]), requirement
+
+
+# --- what is committed ----------------------------------------------------------------------------
+
+FOREIGN = {
+    "a path of one machine": r"(?<![\w.:/~}])/(?:home|root|work|Users)/[\w.-]+",
+    "an index other than the default one": r"https?://[\w.-]*(?:pypi|pythonhosted|npmjs|artifactory|nexus|mirror)[\w.-]*",
+    "torch's index outside the Makefile": r"download\.pytorch\.org",
+}
+
+
+def test_no_machine_paths_and_no_registry_hosts():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git clone")
+    found = []
+    for name in filter(None, listed.stdout.split("\0")):
+        path = ROOT / name
+        if path.suffix in (".woff2", ".png") or not path.is_file() or path == Path(__file__):
+            continue
+        text = path.read_text(encoding="utf-8")
+        found += [f"{name}: {what}" for what, pattern in FOREIGN.items() if re.search(pattern, text)]
+    assert found == ["Makefile: torch's index outside the Makefile"]
+
+
+# --- the Makefile ---------------------------------------------------------------------------------
+
+make = pytest.mark.skipif(shutil.which("make") is None or os.name == "nt", reason="needs make")
+
+
+def fake_python(folder: Path, patch: str) -> Path:
+    """An interpreter like this one, with something changed before anything else runs."""
+    (folder / "sitecustomize.py").write_text(patch)
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{folder}" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+def run_make(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt", *REQUIREMENT_FILES):
+        shutil.copy(ROOT / name, folder)
+    result = subprocess.run(["make", *arguments], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert not (folder / ".venv").exists()
+    return result
+
+
+def complaint(result: subprocess.CompletedProcess) -> str:
+    """What a failed command printed, less make's own closing lines."""
+    assert result.returncode != 0
+    told = [line for line in (result.stdout + result.stderr).splitlines() if not line.startswith("make")]
+    return "\n".join(told)
+
+
+@make
+@pytest.mark.parametrize("command", ["book", "test"])
+@pytest.mark.parametrize(
+    ("patch", "message"),
+    [
+        (
+            "import sys; sys.version_info = (3, 9, 2, 'final', 0)",
+            r"Python is too old: '.*' is 3\.9 and the book needs 3\.11 or newer; name one: make book PYTHON=python3\.12",
+        ),
+        (  # Debian without python3-venv: the module venv is there, but not what it works with
+            "import sys; sys.modules['ensurepip'] = None",
+            r"Python's venv module is missing; on Debian or Ubuntu install it with: apt install python3-venv",
+        ),
+    ],
+)
+def test_make_says_what_is_wrong_with_python(tmp_path, command, patch, message):
+    python = fake_python(tmp_path, patch)
+    assert re.fullmatch(message, complaint(run_make(tmp_path, command, f"PYTHON={python}")))
+
+
+@make
+def test_make_says_that_there_is_no_python(tmp_path):
+    message = complaint(run_make(tmp_path, "book", "PYTHON=python3-of-nobody"))
+    assert re.fullmatch(r"Python is missing: there is no 'python3-of-nobody' here; .*", message)
+
+
+@make
+def test_make_help_lists_every_command(tmp_path):
+    told = run_make(tmp_path, "help").stdout
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[1].split()
+    assert set(re.findall(r"^  make (\S+)  +\S", told, re.MULTILINE)) == set(phony)
+
+
+def test_readme_names_the_commands():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for text in ("make book", "make test", "_build/html/index.html", "constraints.txt", "Colab", "CC BY 4.0", "MIT"):
+        assert text in readme, text
+
+
+def test_ci_runs_the_readme_commands():
+    script = ROOT / ".ci" / "run"
+    text = script.read_text(encoding="utf-8")
+    assert os.access(script, os.X_OK)
+    for line in ("export CI=true", "make book", "make test"):
+        assert re.search(rf"^{line}$", text, re.MULTILINE), line
+    subprocess.run(["bash", "-n", script], check=True)
