@@ -76,9 +76,9 @@ clean:  ## remove what was built (.venv stays)
 
 $(VENV_READY):
 	@command -v "$(PYTHON)" >/dev/null || \
-		{ echo "Python is missing: there is no '$(PYTHON)' here; install Python 3.11 or newer, or name one: make book PYTHON=python3.12" >&2; exit 1; }
+		{ echo "Python is missing: there is no '$(PYTHON)' here; install Python 3.11 or newer, or name one with: make book PYTHON=python3.12" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "Python is too old: '$(PYTHON)' is $$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])') and the book needs 3.11 or newer; name one: make book PYTHON=python3.12" >&2; exit 1; }
+		{ echo "Python is too old: '$(PYTHON)' is $$("$(PYTHON)" -c 'import sys; print("%d.%d" % sys.version_info[:2])') and the book needs 3.11 or newer; name another with: make book PYTHON=python3.12" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo "Python's venv module is missing; on Debian or Ubuntu install it with: apt install python3-venv" >&2; exit 1; }
 	@echo "Creating $(VENV) with $$("$(PYTHON)" --version)"

@@ -218,7 +218,7 @@ def complaint(result: subprocess.CompletedProcess) -> str:
     [
         (
             "import sys; sys.version_info = (3, 9, 2, 'final', 0)",
-            r"Python is too old: '.*' is 3\.9 and the book needs 3\.11 or newer; name one: make book PYTHON=python3\.12",
+            r"Python is too old: '.*' is 3\.9 and the book needs 3\.11 or newer; .* make book PYTHON=python3\.12",
         ),
         (  # Debian without python3-venv: the module venv is there, but not what it works with
             "import sys; sys.modules['ensurepip'] = None",

@@ -28,11 +28,14 @@ nbformat.write(notebook, sys.argv[1])
 BEFORE = """
 import sys
 from pathlib import Path
-seen = [list(sys.path), {p: p.stat().st_mtime_ns for p in sorted(Path().rglob("*.*")) if "__pycache__" not in str(p)}]
+
+def state():
+    files = [path for path in sorted(Path().rglob("*.*")) if path.suffix in (".py", ".txt", ".json")]
+    return list(sys.path), [(path, path.stat().st_mtime_ns) for path in files]
+
+seen = state()
 """
-AFTER = """
-assert [list(sys.path), {p: p.stat().st_mtime_ns for p in sorted(Path().rglob("*.*")) if "__pycache__" not in str(p)}] == seen
-"""
+AFTER = "assert state() == seen"
 
 
 @pytest.fixture(scope="module")
