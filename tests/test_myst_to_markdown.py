@@ -92,23 +92,25 @@ def test_conversion(plain, myst, markdown):
 @pytest.mark.parametrize(
     ("myst", "problem"),
     [
-        ("{download}`x`", "unknown role {download}"),
-        ("{cite:year}`xiong2020`", "unknown role {cite:year}"),
-        ("```{tab-set}\n```", "unknown directive {tab-set}"),
+        ("{download}`x`", r"unknown role \{download}"),
+        ("{cite:year}`xiong2020`", r"unknown role \{cite:year}"),
+        ("```{tab-set}\n```", r"unknown directive \{tab-set}"),
         ("{eq}`eq-lost`", "unknown equation 'eq-lost'"),
         ("{cite:p}`nobody1999`", "'nobody1999' is not in the bibliography"),
         ("{ref}`lost`", "unknown page or label 'lost'"),
         ("[](../book/lost.md)", "unknown page or label 'book/lost'"),
         ("![alt](../book/picture.png)", "cannot carry the picture"),
-        ("a footnote[^1]", "footnotes"),
-        ("word\n: its definition", "definition lists"),
+        ("a footnote[^1]", "not converted .*footnote"),
+        ("[words]{.important}", "not converted .*attributes"),
+        ("the {{ version }}", "not converted .*substitution"),
+        ("word\n: its definition", "not converted .*definition list"),
         (":::{note}\nno end", "no end of the block"),
         (":::\nno name\n:::", "without a directive"),
         ("```{note}\n---\nclass: tip\n---\nBody\n```", "not between --- lines"),
     ],
 )
 def test_refuses(plain, myst, problem):
-    with pytest.raises(ValueError, match=problem.replace("{", r"\{").replace("}", r"\}")):
+    with pytest.raises(ValueError, match=problem):
         plain(myst)
 
 

@@ -25,7 +25,7 @@ _INLINE = re.compile(
   | \[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])*)\]\((?P<href>[^()\s]*(?:\([^()\s]*\)[^()\s]*)*)\)
   | (?P<target>^\([\w:.-]+\)=[ ]*(?:\n|\Z))
   | (?P<comment>^%[^\n]*(?:\n|\Z))
-  | (?P<unknown>\[\^[^\]\s]+\]|^:[ ]\S)
+  | (?P<unknown>\[\^[^\]\s]+\] | ^:[ ]\S | \]\{{[^}}\n]*\}} | \{{\{{[^{{}}\n]*\}}\}})
     """,
     re.VERBOSE | re.DOTALL | re.MULTILINE,
 )
@@ -204,7 +204,7 @@ class _Converter:
         if match["href"] is not None:
             return self._link(match["text"], match["href"])
         if match["unknown"]:
-            raise ValueError(f"footnotes and definition lists are not converted: {match[0]!r}")
+            raise ValueError(f"not converted (footnote, definition list, attributes, substitution): {match[0]!r}")
         return match[0]  # code and inline mathematics
 
     def _display(self, body: str, label: str | None) -> str:
