@@ -34,7 +34,7 @@ help:  ## list the commands
 # --- the two commands -------------------------------------------------------------------------
 
 book: $(BOOK_READY) $(SOURCES_SEEN)  ## build the book (installs what it needs, without torch)
-	@$(PY) -m jupyter_book.cli.main build . -W -n --keep-going || { rm -f $(SOURCES_SEEN); exit 1; }
+	@$(VENV)/bin/jupyter-book build . -W -n --keep-going || { rm -f $(SOURCES_SEEN); exit 1; }
 	@echo
 	@echo "The book stands in $(HTML). Open it in a browser:"
 	@echo "    file://$(CURDIR)/$(HTML)/index.html"

@@ -67,6 +67,7 @@ def execute(path: Path) -> bool:
         timeout=CELL_TIMEOUT_SECONDS,
         kernel_name="python3",
         record_timing=False,
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
         resources={"metadata": {"path": str(path.parent)}},
     )
     client.execute()
