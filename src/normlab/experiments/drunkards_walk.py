@@ -55,12 +55,14 @@ class Rule:
     mean_square: Callable[[int], float]
 
 
-def _leaning(rho: float) -> Callable[..., Tensor]:
+def leaning(rho: float) -> Callable[..., Tensor]:
     """Increments of mean square 1 whose correlation with the stream is rho."""
     return lambda x, fresh, shared, n, steps: rho * functional.rms_norm(x, eps=0.0) + (1 - rho**2) ** 0.5 * fresh
 
 
-def _leaning_mean_square(rho: float) -> Callable[[int], float]:
+def leaning_mean_square(rho: float) -> Callable[[int], float]:
+    """What :func:`leaning` predicts: each step adds 1 + 2 rho s to the mean square s^2."""
+
     def mean_square(steps: int) -> float:
         s = 1.0
         for _ in range(steps):
@@ -73,8 +75,8 @@ def _leaning_mean_square(rho: float) -> Callable[[int], float]:
 RULES = (
     Rule("independent", lambda x, fresh, shared, n, steps: fresh, lambda steps: 1 + steps),
     Rule("scaled by 1/√steps", lambda x, fresh, shared, n, steps: fresh / steps**0.5, lambda steps: 2.0),
-    Rule("correlation −0.2 with the stream", _leaning(-0.2), _leaning_mean_square(-0.2)),
-    Rule("correlation +0.2 with the stream", _leaning(0.2), _leaning_mean_square(0.2)),
+    Rule("correlation −0.2 with the stream", leaning(-0.2), leaning_mean_square(-0.2)),
+    Rule("correlation +0.2 with the stream", leaning(0.2), leaning_mean_square(0.2)),
     Rule(
         "growing: Var r = 1 + step/10",
         lambda x, fresh, shared, n, steps: (1 + n / 10) ** 0.5 * fresh,
@@ -89,7 +91,7 @@ RULES = (
 )
 
 
-def synthetic_stream(rule: Rule, steps: int, seed: int, vectors: int = 64, width: int = 512) -> tuple[Tensor, Tensor]:
+def synthetic_stream(rule: Rule, steps: int, seed: int, vectors: int = 32, width: int = 512) -> tuple[Tensor, Tensor]:
     """Size (root mean square) and standard deviation over the features after 0, 1, ... steps, [steps + 1] each."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -118,10 +120,11 @@ class Growth:
 def synthetic_growth(rule: Rule, seeds: Sequence[int], shallow: int = 12, deep: int = 80) -> Growth:
     """Compare a stream of ``deep`` steps with one of ``shallow`` steps."""
     sizes, stds = [], []
-    for seed in seeds:
-        short, long = (synthetic_stream(rule, steps, seed) for steps in (shallow, deep))
-        sizes.append((long[0][-1] / short[0][-1]).item())
-        stds.append((long[1][-1] / short[1][-1]).item())
+    with device.single_thread():
+        for seed in seeds:
+            short, long = (synthetic_stream(rule, steps, seed) for steps in (shallow, deep))
+            sizes.append((long[0][-1] / short[0][-1]).item())
+            stds.append((long[1][-1] / short[1][-1]).item())
     return Growth(rule, (rule.mean_square(deep) / rule.mean_square(shallow)) ** 0.5, sizes, stds)
 
 
@@ -139,6 +142,12 @@ def fresh_stack(layers: int, seed: int, *, tokens: int = 64, **options) -> Trans
     """A Pre-LN Transformer at initialization in float64: width 128, 4 heads unless ``options`` say otherwise."""
     settings = {"width": 128, "heads": 4, "norm": NormKind.LAYERNORM, "context": tokens, **options}
     return Transformer(TransformerConfig(vocab_size=reading(tokens, 1)[1], layers=layers, **settings), seed).double()
+
+
+def read_stack(model: Transformer, *, tokens: int = 64, sequences: int = 4) -> list[probes.SublayerRecord]:
+    """What every sublayer of the model sees and does while it reads passages of Hamlet."""
+    with device.single_thread():
+        return probes.record(model, reading(tokens, sequences)[0])
 
 
 @dataclass(frozen=True)
@@ -174,16 +183,14 @@ def stack_growth(stack: str, seed: int, shallow: int = 12, deep: int = 80) -> di
         ``covariance``: covariance share of the growth, in the deep stack.
     """
     kind = STACKS_BY_NAME[stack]
-    ids, _ = reading(kind.tokens, 256 // kind.tokens)
     end, law = {}, {}
-    with device.single_thread():
-        for layers in (shallow, deep):
-            model = fresh_stack(layers, seed, tokens=kind.tokens, **kind.options)
-            account = probes.variance_account(probes.record(model, ids))
-            per_block = len(account) // layers
-            first = sum(s.increment for s in account[:per_block])
-            end[layers] = account[-1].after ** 0.5
-            law[layers] = (account[0].before + layers * first) ** 0.5
+    for layers in (shallow, deep):
+        model = fresh_stack(layers, seed, tokens=kind.tokens, **kind.options)
+        account = probes.variance_account(read_stack(model, tokens=kind.tokens, sequences=256 // kind.tokens))
+        per_block = len(account) // layers
+        first = sum(s.increment for s in account[:per_block])
+        end[layers] = account[-1].after ** 0.5
+        law[layers] = (account[0].before + layers * first) ** 0.5
     return {
         "measured": end[deep] / end[shallow],
         "law": law[deep] / law[shallow],
@@ -279,8 +286,7 @@ def describe(model: Transformer) -> dict:
     """
     model = copy.deepcopy(model).cpu().double()
     corpus = data.corpus()
-    ids, _ = reading(TOKENS, 16)
-    records = probes.record(model, ids)
+    records = read_stack(model, tokens=TOKENS, sequences=16)
     account = probes.variance_account(records)
     token_sizes = [r.sublayer_input.square().mean(-1).sqrt() for r in records]
     return {
