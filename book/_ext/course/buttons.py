@@ -17,7 +17,7 @@ FOLDER = "standalone"
 
 def _header_links(app, pagename, templatename, context, doctree):
     """Give the template `course-header.html` the links of this page."""
-    where: repository.Repository = app.course_repository
+    where: repository.Repository = app.config.course_repository
     context["course_repository"] = where.url
     if not _is_notebook(app, pagename):
         return
@@ -57,11 +57,13 @@ def _tool(root: Path):
     return module
 
 
-def _find_repository(app):
-    app.course_repository = repository.find(Path(app.srcdir))
+def _find_repository(app, config):
+    config.course_repository = repository.find(Path(app.srcdir))
 
 
 def setup(app):
-    app.connect("builder-inited", _find_repository)
+    # A configuration value, so that pages are written anew when the answer changes.
+    app.add_config_value("course_repository", None, "html")
+    app.connect("config-inited", _find_repository)
     app.connect("html-page-context", _header_links)
     app.connect("build-finished", _write_copies)

@@ -1,0 +1,52 @@
+"""The pages of the book as the table of contents lists them, and what their sources hold."""
+
+import json
+import re
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _documents(node) -> list[str]:
+    """All values of `root` and `file`, in order."""
+    if isinstance(node, list):
+        return [name for item in node for name in _documents(item)]
+    if isinstance(node, dict):
+        return [
+            name
+            for key, value in node.items()
+            for name in ([value] if key in ("root", "file") else _documents(value))
+        ]
+    return []
+
+
+DOCUMENTS = _documents(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
+NOTEBOOKS = [name for name in DOCUMENTS if (ROOT / f"{name}.ipynb").exists()]
+PAGES = [f"{name}.html" for name in DOCUMENTS]
+
+
+def notebook(name: str) -> dict:
+    return json.loads((ROOT / f"{name}.ipynb").read_text(encoding="utf-8"))
+
+
+def outputs(name: str) -> list[dict]:
+    """The display outputs of a notebook, in order."""
+    cells = notebook(name)["cells"]
+    return [output for cell in cells for output in cell.get("outputs", ()) if "data" in output]
+
+
+def alt_texts(name: str) -> list[str]:
+    return [o["metadata"]["normlab"]["alt"] for o in outputs(name) if "normlab" in o["metadata"]]
+
+
+def prose(name: str) -> str:
+    """The Markdown of a page without its code blocks and code words."""
+    if name in NOTEBOOKS:
+        cells = notebook(name)["cells"]
+        text = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+    else:
+        text = (ROOT / f"{name}.md").read_text(encoding="utf-8")
+    text = re.sub(r"^(```+)(?:python|bash|text|console)?\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"`[^`\n]+`", "", text)

@@ -1,0 +1,280 @@
+"""Every page in a headless browser with the network blocked, from disk and over http.
+
+Needs a Chromium or Chrome; without one the tests are skipped, except under CI=true, where that fails.
+"""
+
+import functools
+import gzip
+import http.server
+import os
+import re
+import shutil
+import threading
+from collections import Counter
+from urllib.parse import quote
+
+import pytest
+from bs4 import BeautifulSoup
+from pages import DOCUMENTS, NOTEBOOKS, PAGES, alt_texts, prose
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+BLOCKED = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+DESKTOP = {"width": 1280, "height": 900}
+COMPRESSED = (".woff2", ".png", ".jpg")  # gain nothing from gzip
+# All that may be left of unrendered text: a formula, a command, a role.
+RAW = re.compile(r"\$[^$\n]+\$|\\(?:frac|sqrt|sum|mathrm|operatorname|text|begin)\b|\{(?:term|cite|claim|eq|ref)\b")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """One browser for this module: the system's, else Playwright's own."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    playwright = sync_api.sync_playwright().start()
+    try:
+        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu", BLOCKED])
+    except sync_api.Error as error:
+        playwright.stop()
+        reason = f"no browser: install chromium, or run `playwright install chromium` ({str(error).splitlines()[0]})"
+        pytest.fail(reason, pytrace=False) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    yield chromium
+    chromium.close()
+    playwright.stop()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture(scope="module")
+def addresses(html):
+    """Where the site is: from disk and over http."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=html))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield {"file": html.as_uri(), "http": f"http://127.0.0.1:{server.server_port}"}
+    server.shutdown()
+    server.server_close()
+
+
+class Visit:
+    """A page opened with an empty cache, and everything that went wrong."""
+
+    def __init__(self, browser, **options):
+        self.context = browser.new_context(**{"viewport": DESKTOP, "color_scheme": "light"} | options)
+        self.page = self.context.new_page()
+        self.troubles, self.responses = [], []
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda error: self.troubles.append(f"script: {error}"))
+        self.page.on("requestfailed", lambda request: self.troubles.append(f"failed: {request.url}"))
+        self.page.on("request", self._request)
+        self.page.on("response", lambda response: self.responses.append(response))
+
+    def _console(self, message):
+        if message.type in ("error", "warning"):
+            self.troubles.append(f"console: {message.text}")
+
+    def _request(self, request):
+        if not re.match(r"(file:///|data:|blob:|http://127\.0\.0\.1[:/])", request.url):
+            self.troubles.append(f"foreign: {request.url}")
+
+    def open(self, address: str):
+        self.page.goto(address, wait_until="load")
+        self.page.wait_for_load_state("networkidle")
+        return self.page
+
+    def weight(self) -> tuple[int, int]:
+        """Bytes of all responses, raw and as a server with gzip would send them."""
+        raw = gzipped = 0
+        for response in self.responses:
+            if not 300 <= response.status < 400:
+                body, path = response.body(), response.url.split("?")[0]
+                raw += len(body)
+                gzipped += len(body if path.endswith(COMPRESSED) else gzip.compress(body))
+        return raw, gzipped
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.context.close()
+
+
+def visible_text(page) -> str:
+    """The text of the article without code and without KaTeX's hidden copy of the source."""
+    return page.evaluate("""() => {
+        const copy = document.querySelector("article").cloneNode(true);
+        copy.querySelectorAll("pre, code, .katex-mathml, script").forEach(part => part.remove());
+        return copy.textContent;
+    }""")
+
+
+def background(page) -> list[int]:
+    return page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).slice(0, 3).map(Number)")
+
+
+def assert_no_sideways_scrolling(page):
+    for width in (375, 320):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.set_viewport_size(DESKTOP)
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTS, "search"])
+def test_a_first_visit_is_silent_and_light(browser, addresses, name):
+    with Visit(browser) as visit:
+        visit.open(f"{addresses['http']}/{name}.html")
+        raw, gzipped = visit.weight()
+        print(f"{name}: {raw / 1000:.0f} KB, gzipped {gzipped / 1000:.0f} KB")
+        many = name in NOTEBOOKS and len(alt_texts(name)) > 8
+        assert raw <= (1_800_000 if many else 1_500_000)
+        assert gzipped <= (600_000 if many else 500_000)
+        assert visit.troubles == []
+
+
+@pytest.mark.parametrize("scheme", ["file", "http"])
+def test_the_front_door_leads_to_the_first_page(browser, addresses, scheme):
+    with Visit(browser) as visit:
+        page = visit.open(f"{addresses[scheme]}/index.html")
+        page.wait_for_url(f"{addresses[scheme]}/{PAGES[0]}")
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTS, "search"])
+def test_page_reads_well_from_disk(browser, addresses, name):
+    """Rendered mathematics, no raw markup, phone width, one search box, dark mode without plates."""
+    with Visit(browser) as visit:
+        page = visit.open(f"{addresses['file']}/{name}.html")
+        assert visit.troubles == []
+        boxes = page.locator("input[type=search]")
+        assert sum(boxes.nth(i).is_visible() for i in range(boxes.count())) <= (2 if name == "search" else 1)
+        if name != "search":
+            assert_text_is_rendered(page, name)
+        assert_no_sideways_scrolling(page)
+        assert_dark_mode_is_dark(page)
+        assert visit.troubles == []
+
+
+def assert_text_is_rendered(page, name):
+    assert RAW.findall(visible_text(page)) == []
+    assert page.locator(".katex-error, .problematic, .system-message").count() == 0
+    assert page.locator("script[src*=katex], script[src*=mathjax]").count() == 0
+    formulas = page.locator("article .math").count()
+    assert formulas == page.locator("article .math:has(.katex .katex-html)").count()
+    if re.search(r"\$[^$]+\$", prose(name)):
+        assert formulas > 0
+        assert page.evaluate("document.fonts.check('1em KaTeX_Main')")
+
+
+def assert_dark_mode_is_dark(page):
+    light = page.screenshot()
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+    assert max(background(page)) < 40
+    assert page.screenshot() != light
+    plates = page.evaluate("""() => [...document.querySelectorAll("article .cell_output img")]
+        .map(image => getComputedStyle(image))
+        .filter(s => s.backgroundColor !== "rgba(0, 0, 0, 0)" || s.filter !== "none").length""")
+    assert plates == 0
+
+
+def test_theme_button_cycles(browser, addresses):
+    with Visit(browser) as visit:
+        page = visit.open(f"{addresses['file']}/{PAGES[0]}")
+        assert page.evaluate("document.documentElement.dataset.mode") == "auto"
+        seen = []
+        for _ in range(3):
+            page.locator("button.theme-switch-button:visible").click()
+            seen.append(page.evaluate("document.documentElement.dataset.mode"))
+        assert sorted(seen) == ["auto", "dark", "light"]
+        assert visit.troubles == []
+
+
+@pytest.fixture(scope="module")
+def rare_word(html):
+    """A word from the middle of a chapter that no other page uses, and the chapter."""
+    words = {}
+    for name in DOCUMENTS:
+        soup = BeautifulSoup((html / f"{name}.html").read_text(encoding="utf-8"), "html.parser")
+        words[name] = re.findall(r"\b[a-z]{8,14}\b", " ".join(p.text for p in soup.select("article p")))
+    stems = Counter(stem for page in words.values() for stem in {word[:6] for word in page})
+    name = (NOTEBOOKS or DOCUMENTS)[0]
+    rare = [(i, word) for i, word in enumerate(words[name]) if stems[word[:6]] == 1]
+    return min(rare, key=lambda found: abs(found[0] - len(words[name]) / 2))[1], name
+
+
+@pytest.mark.parametrize("scheme", ["file", "http"])
+def test_search_finds_a_word_in_the_text(browser, addresses, rare_word, scheme):
+    word, name = rare_word
+    with Visit(browser) as visit:
+        page = visit.open(f"{addresses[scheme]}/search.html?q={quote(word)}")
+        hit = page.locator(f"#search-results a[href*='{name}.html']").first
+        hit.wait_for(timeout=10_000)
+        page.wait_for_load_state("networkidle")
+        assert visit.troubles == []
+        hit.click()
+        page.wait_for_url(f"**/{name}.html*")
+        assert word in visible_text(page)
+        assert visit.troubles == []
+
+
+def test_search_dialog_opens_from_the_keyboard(browser, addresses, rare_word):
+    word, name = rare_word
+    with Visit(browser) as visit:
+        page = visit.open(f"{addresses['file']}/{PAGES[0]}")
+        page.keyboard.press("Control+k")
+        page.locator("dialog input[type=search]").fill(word)
+        page.keyboard.press("Enter")
+        page.locator(f"#search-results a[href*='{name}.html']").first.wait_for(timeout=10_000)
+        assert visit.troubles == []
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_folded_cells_open_with_the_keyboard(browser, addresses, name):
+    with Visit(browser) as visit:
+        page = visit.open(f"{addresses['file']}/{name}.html")
+        folded = page.locator("article details")
+        assert folded.count() > 0
+        for i in range(folded.count()):
+            box = folded.nth(i)
+            assert box.get_attribute("open") is None, "a reader should not see this at first"
+            box.locator("summary").focus()
+            page.keyboard.press("Enter")
+            assert box.get_attribute("open") is not None
+        assert_no_sideways_scrolling(page)
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_the_copy_downloads(browser, addresses, name):
+    with Visit(browser) as visit:
+        page = visit.open(f"{addresses['http']}/{name}.html")
+        with page.expect_download() as download:
+            page.locator("a.course-button[download]").click()
+        assert download.value.suggested_filename == f"{name.split('/')[-1]}.ipynb"
+
+
+def test_a_claim_leads_from_the_ledger_to_its_cell_and_back(browser, addresses):
+    with Visit(browser) as visit:
+        page = visit.open(f"{addresses['file']}/book/claims.html")
+        link = page.locator(".claim-result a").first
+        if link.count() == 0:
+            pytest.skip("no claim is settled yet")
+        link.click()
+        line = page.locator(".claim-line:target")
+        line.wait_for()
+        line.locator("a.claim-id").click()
+        page.locator(".claim-card:target").wait_for()
+
+
+def test_the_ledger_filters_by_verdict_from_the_keyboard(browser, addresses):
+    with Visit(browser) as visit:
+        page = visit.open(f"{addresses['file']}/book/claims.html")
+        cards = page.locator(".claim-card")
+        visible = "[...document.querySelectorAll('.claim-card')].filter(c => c.offsetParent).map(c => c.classList[1])"
+        assert len(page.evaluate(visible)) == cards.count() > 0
+        page.locator(".claim-filter input").first.focus()
+        for verdict in ("is-holds", "is-holds-only-if", "is-refuted-here", "is-not-yet-checked"):
+            page.keyboard.press("ArrowRight")
+            wanted = page.locator(f".claim-card.{verdict}").count()
+            shown = page.evaluate(visible)
+            assert len(shown) == wanted
+            assert page.evaluate("[...document.querySelectorAll('.claim-group h2')].filter(h => h.offsetParent).length") <= wanted
