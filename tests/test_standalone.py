@@ -187,11 +187,12 @@ def test_copies_with_other_contents_do_not_share_a_folder():
 @pytest.mark.parametrize(
     "text", ["plain\n", "'''", "ends in a quote '", "backslash \\", "\\N{DASH} \\u12", "tab\tüß\n", ""]
 )
-def test_any_text_survives_the_set_up_cell(text):
+@pytest.mark.parametrize("name", ["module.py", "data.txt"])
+def test_any_text_survives_the_set_up_cell(text, name):
     namespace = {}
-    source = standalone_cell({"file": text}).replace("del bring_package, NORMLAB_FILES", "")
+    source = standalone_cell({name: text}).replace("del unpack, bring_package, NORMLAB_FILES", "")
     exec(source.replace('find_spec("normlab")', "__spec__"), namespace)  # found: writes nothing
-    assert namespace["NORMLAB_FILES"] == {"file": text}
+    assert namespace["NORMLAB_FILES"] == {name: text}
 
 
 def test_prose_and_solutions_are_converted(small):

@@ -1,6 +1,8 @@
 """The folded set-up cell: as it stands in every notebook of the repository, and as a standalone copy carries it."""
 
+import base64
 import hashlib
+import zlib
 
 # The first code cell of every notebook, word for word (tests/test_notebooks_clean.py compares).
 SETUP_CELL = """\
@@ -21,9 +23,16 @@ SETUP_TAGS = ["setup", "hide-input"]
 # two copies in one place never read each other's data.
 _STANDALONE = '''\
 #@title Set-up: brings the course's package along (run me first; safe to run again)
+import base64
 import importlib.util
 import sys
+import zlib
 from pathlib import Path
+
+
+def unpack(packed):
+    """A data file from its compressed form."""
+    return zlib.decompress(base64.b64decode(packed)).decode("utf-8")
 
 
 def bring_package(folder, files):
@@ -42,7 +51,7 @@ NORMLAB_FILES = {{
 
 if importlib.util.find_spec("normlab") is None:
     bring_package("{folder}", NORMLAB_FILES)
-del bring_package, NORMLAB_FILES'''
+del unpack, bring_package, NORMLAB_FILES'''
 
 
 def _literal(text: str) -> str:
@@ -54,8 +63,15 @@ def _literal(text: str) -> str:
         return repr(text)
 
 
+def _packed(text: str) -> str:
+    """Python code that gives ``text`` back. Sources stay readable; data are compressed to keep the copy small."""
+    return f'unpack("{base64.b64encode(zlib.compress(text.encode(), 9)).decode()}")'
+
+
 def standalone_cell(files: dict[str, str]) -> str:
     """The set-up cell of a copy that carries ``files`` (name below the folder -> text)."""
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:8]
-    entries = "\n".join(f'"{name}": {_literal(text)},' for name, text in sorted(files.items()))
+    entries = "\n".join(
+        f'"{name}": {_literal(text) if name.endswith(".py") else _packed(text)},' for name, text in sorted(files.items())
+    )
     return _STANDALONE.format(folder=f"normlab-{digest}", files=entries)

@@ -1,6 +1,7 @@
 """House style, and the one way a chapter shows a figure."""
 
 import io
+import re
 from contextlib import contextmanager
 
 import matplotlib
@@ -24,8 +25,7 @@ STYLE = {
     "xtick.color": INK,
     "ytick.color": INK,
     "axes.titlelocation": "left",
-    "axes.titlesize": 12,
-    "axes.titleweight": "bold",
+    "axes.titlesize": 13,  # larger, not bold: a second weight would put a second set of letters into every file
     "axes.labelsize": 11,
     "xtick.labelsize": 11,
     "ytick.labelsize": 11,
@@ -65,10 +65,26 @@ def figure(alt: str, panels: int = 1, height: float = 3.4):
         fig, axes = plt.subplots(1, panels, figsize=(7.6, height), layout="constrained")
         try:
             yield axes
-            svg = io.StringIO()
-            fig.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+            svg = _slim_svg(fig)
         finally:
             plt.close(fig)
-    data = {"image/svg+xml": svg.getvalue(), "text/plain": alt}
+    data = {"image/svg+xml": svg, "text/plain": alt}
     if not publish(data, {"image/svg+xml": {"alt": alt}, "normlab": {"alt": alt}}):
         print(alt)
+
+
+def _slim_svg(fig: plt.Figure) -> str:
+    """The drawing without prolog, metadata and comments, coordinates to a tenth of a point: half the bytes, the same picture."""
+    file = io.StringIO()
+    fig.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    svg = file.getvalue()
+    svg = svg[svg.index("<svg") :]
+    for places in (r' (?:d|x|y)="[^"]*"', r"translate\([^)]*\)"):
+        svg = re.sub(places, lambda place: re.sub(r"-?\d+\.\d+", _tenths, place[0]), svg)
+    svg = re.sub(r"<!--.*?-->", "", svg)
+    svg = re.sub(r' id="\w*\.?\w+_\d+"', "", svg)  # names of groups that nothing refers to
+    return re.sub(r"\s+", " ", svg)  # a notebook file spends more on the start of a line than the line holds
+
+
+def _tenths(number: re.Match) -> str:
+    return f"{round(float(number[0]), 1) + 0.0:g}"

@@ -86,8 +86,12 @@ def provenance() -> dict:
 
 def _write(path: Path, content: dict) -> None:
     # Through a temporary file: an interrupted write must not cost the runs that are already there.
+    # One run a line: small, and a new run is one line of difference.
+    head, runs = {k: v for k, v in content.items() if k != "runs"}, content["runs"]
+    lines = ",\n".join(json.dumps(run, separators=(",", ":")) for run in runs)
+    text = json.dumps(head)[:-1] + ', "runs": [\n' + lines + "\n]}\n"
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
+    temporary.write_text(text, "utf-8")
     os.replace(temporary, path)
 
 
