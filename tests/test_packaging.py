@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -140,23 +141,24 @@ def test_no_second_index(name):
 @pytest.mark.parametrize("python", PYTHONS)
 def test_pins_fit_the_requirements(python, system):
     """On every supported Python and system each library has at most one pin, and what we ask for has one that fits."""
-    platform, name, os_name = system
+    platform, platform_name, os_name = system
     environment = default_environment() | {
         "python_full_version": python,
         "python_version": ".".join(python.split(".")[:2]),
         "sys_platform": platform,
-        "platform_system": name,
+        "platform_system": platform_name,
         "os_name": os_name,
     }
     pins = {}
     for pin in requirements("constraints.txt"):
         if pin.marker is None or pin.marker.evaluate(environment):
             (clause,) = pin.specifier
-            assert clause.operator == "==" and pin.name not in pins, pin
-            pins[pin.name] = clause.version
+            name = canonicalize_name(pin.name)
+            assert clause.operator == "==" and name not in pins, pin
+            pins[name] = clause.version
     for file in REQUIREMENT_FILES:
         for requirement in requirements(file):
-            assert requirement.specifier.contains(pins[requirement.name]), requirement
+            assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
 
 
 # --- what is committed ----------------------------------------------------------------------------

@@ -62,7 +62,9 @@ def run_bare(bare_python, bare_environment):
 
 
 def shown(cell) -> list:
-    """What a cell shows as text: streams joined, claims with their data, no drawings."""
+    """What a cell shows as text: streams joined, claims with their data, no drawings; nothing if nbval ignores it."""
+    if "nbval-ignore-output" in cell.metadata.get("tags", []):
+        return []
     streams = {}
     for output in cell.outputs:
         if output.output_type == "stream":
