@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections.abc import Sequence
 from contextlib import contextmanager
 
 import matplotlib
@@ -26,10 +27,11 @@ STYLE = {
     "ytick.color": INK,
     "axes.titlelocation": "left",
     "axes.titlesize": 13,  # larger, not bold: a second weight would put a second set of letters into every file
-    "axes.labelsize": 11,
-    "xtick.labelsize": 11,
-    "ytick.labelsize": 11,
-    "legend.fontsize": 11,
+    "font.size": 12,
+    "axes.labelsize": 12,
+    "xtick.labelsize": 12,
+    "ytick.labelsize": 12,
+    "legend.fontsize": 12,
     "legend.frameon": False,
     "legend.labelcolor": INK,
     "axes.spines.top": False,
@@ -44,6 +46,13 @@ STYLE = {
 }
 
 
+def plain_log(axis: matplotlib.axis.Axis, ticks: Sequence[float]) -> None:
+    """Label a logarithmic axis at ``ticks`` with plain numbers instead of powers of ten."""
+    axis.set_major_locator(matplotlib.ticker.FixedLocator(ticks))
+    axis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:g}"))
+    axis.set_minor_locator(matplotlib.ticker.NullLocator())
+
+
 @contextmanager
 def figure(alt: str, panels: int = 1, height: float = 3.4):
     """Draw a figure in house style and show it, with a text for those who cannot see it.
@@ -54,7 +63,8 @@ def figure(alt: str, panels: int = 1, height: float = 3.4):
     Args:
         alt: what the figure shows, with its numbers.
         panels: axes side by side.
-        height: in inches; the width is fixed, so that all figures have one font size on the page.
+        height: in inches; the width is fixed, so that all figures have one font size on the page, and small, so that
+            they stay legible on a phone.
 
     Raises:
         ValueError: empty alt text.
@@ -62,7 +72,7 @@ def figure(alt: str, panels: int = 1, height: float = 3.4):
     if not alt.strip():
         raise ValueError("a figure needs an alt text that says what it shows")
     with plt.rc_context(STYLE):
-        fig, axes = plt.subplots(1, panels, figsize=(7.6, height), layout="constrained")
+        fig, axes = plt.subplots(1, panels, figsize=(6.4, height), layout="constrained")
         try:
             yield axes
             svg = _slim_svg(fig)
