@@ -1,10 +1,12 @@
-"""The pages of the book as the table of contents lists them, and what their sources hold."""
+"""The pages of the book as the table of contents lists them, what their sources hold, and built files."""
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import yaml
+from bs4 import BeautifulSoup
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,3 +52,8 @@ def prose(name: str) -> str:
         text = (ROOT / f"{name}.md").read_text(encoding="utf-8")
     text = re.sub(r"^(```+)(?:python|bash|text|console)?\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
     return re.sub(r"`[^`\n]+`", "", text)
+
+
+@cache
+def parsed(path: Path) -> BeautifulSoup:
+    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")

@@ -11,11 +11,10 @@ import re
 import shutil
 import threading
 from collections import Counter
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pytest
-from bs4 import BeautifulSoup
-from pages import DOCUMENTS, NOTEBOOKS, PAGES, alt_texts, prose
+from pages import DOCUMENTS, NOTEBOOKS, PAGES, alt_texts, parsed, prose
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BLOCKED = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
@@ -83,15 +82,12 @@ class Visit:
         self.page.wait_for_load_state("networkidle")
         return self.page
 
-    def weight(self) -> tuple[int, int]:
-        """Bytes of all responses, raw and as a server with gzip would send them."""
-        raw = gzipped = 0
-        for response in self.responses:
-            if not 300 <= response.status < 400:
-                body, path = response.body(), response.url.split("?")[0]
-                raw += len(body)
-                gzipped += len(body if path.endswith(COMPRESSED) else gzip.compress(body))
-        return raw, gzipped
+    def weight(self, html) -> tuple[int, int]:
+        """Bytes of all files that were sent, raw and as a server with gzip would send them."""
+        paths = {urlsplit(response.url).path for response in self.responses}
+        bodies = {path: (html / path.lstrip("/")).read_bytes() for path in paths}
+        gzipped = [body if path.endswith(COMPRESSED) else gzip.compress(body) for path, body in bodies.items()]
+        return sum(map(len, bodies.values())), sum(map(len, gzipped))
 
     def __enter__(self):
         return self
@@ -121,10 +117,10 @@ def assert_no_sideways_scrolling(page):
 
 
 @pytest.mark.parametrize("name", [*DOCUMENTS, "search"])
-def test_a_first_visit_is_silent_and_light(browser, addresses, name):
+def test_a_first_visit_is_silent_and_light(browser, addresses, html, name):
     with Visit(browser) as visit:
         visit.open(f"{addresses['http']}/{name}.html")
-        raw, gzipped = visit.weight()
+        raw, gzipped = visit.weight(html)
         print(f"{name}: {raw / 1000:.0f} KB, gzipped {gzipped / 1000:.0f} KB")
         many = name in NOTEBOOKS and len(alt_texts(name)) > 8
         assert raw <= (1_800_000 if many else 1_500_000)
@@ -171,8 +167,8 @@ def assert_dark_mode_is_dark(page):
     page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
     assert max(background(page)) < 40
     assert page.screenshot() != light
-    plates = page.evaluate("""() => [...document.querySelectorAll("article .cell_output img")]
-        .map(image => getComputedStyle(image))
+    plates = page.evaluate("""() => [...document.querySelectorAll("article .cell_output :is(img, .text_html)")]
+        .map(output => getComputedStyle(output))
         .filter(s => s.backgroundColor !== "rgba(0, 0, 0, 0)" || s.filter !== "none").length""")
     assert plates == 0
 
@@ -194,8 +190,8 @@ def rare_word(html):
     """A word from the middle of a chapter that no other page uses, and the chapter."""
     words = {}
     for name in DOCUMENTS:
-        soup = BeautifulSoup((html / f"{name}.html").read_text(encoding="utf-8"), "html.parser")
-        words[name] = re.findall(r"\b[a-z]{8,14}\b", " ".join(p.text for p in soup.select("article p")))
+        paragraphs = parsed(html / f"{name}.html").select("article p")
+        words[name] = re.findall(r"\b[a-z]{8,14}\b", " ".join(p.text for p in paragraphs))
     stems = Counter(stem for page in words.values() for stem in {word[:6] for word in page})
     name = (NOTEBOOKS or DOCUMENTS)[0]
     rare = [(i, word) for i, word in enumerate(words[name]) if stems[word[:6]] == 1]

@@ -1,12 +1,10 @@
 """The ledger page and the claims' anchors, against the claims file and the notebooks' outputs."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import yaml
-from bs4 import BeautifulSoup
-from pages import NOTEBOOKS, ROOT, outputs
+from pages import NOTEBOOKS, ROOT, outputs, parsed
 
 MIME = "application/vnd.normlab.claim+json"
 CLAIMS = {c["id"]: c for c in yaml.safe_load((ROOT / "book" / "claims.yml").read_text(encoding="utf-8"))}
@@ -16,7 +14,7 @@ SETTLED = {found["id"]: (name, found) for name, found in FOUND}
 
 @pytest.fixture(scope="module")
 def ledger(html):
-    return BeautifulSoup((html / "book" / "claims.html").read_text(encoding="utf-8"), "html.parser")
+    return parsed(html / "book" / "claims.html")
 
 
 def test_each_claim_is_settled_at_most_once_and_is_in_the_file():
@@ -58,8 +56,7 @@ def test_counts_are_right(ledger):
 
 def test_each_claim_has_an_anchor_under_the_cell_that_settles_it(html):
     for page, found in FOUND:
-        soup = BeautifulSoup(Path(html / f"{page}.html").read_text(encoding="utf-8"), "html.parser")
-        line = soup.find(id=f"claim-{found['id']}")
+        line = parsed(html / f"{page}.html").find(id=f"claim-{found['id']}")
         assert line.find_parent("div", class_="cell_output")
         assert line.select_one(".verdict").text == found["verdict"]
         assert line.select_one(".claim-measured").text == found["line"]

@@ -1,19 +1,12 @@
 """The built pages as files: links, anchors, alt texts, headings, downloads."""
 
 import re
-from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
-from bs4 import BeautifulSoup
-from pages import DOCUMENTS, NOTEBOOKS, alt_texts, notebook
-
-
-@cache
-def parsed(path: Path) -> BeautifulSoup:
-    return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+from pages import DOCUMENTS, NOTEBOOKS, alt_texts, notebook, parsed
 
 
 def pages(html: Path) -> list[Path]:

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 from course.repository import find, web_address
-from small_book import build, git, make_book
+from small_book import git
 
 HUB = "https://github.com/someone/knobs"
 COLAB = "https://colab.research.google.com/github/someone/knobs/blob/colab"
@@ -96,17 +96,3 @@ def test_a_hanging_or_missing_git_is_no_error(tmp_path, monkeypatch):
 
     monkeypatch.setattr(subprocess, "run", hang)
     assert find(tmp_path).url is None
-
-
-def test_pages_show_the_buttons_that_exist(tmp_path):
-    make_book(tmp_path)
-    code, said = build(tmp_path)
-    page = tmp_path / "_build" / "html" / "notebooks" / "01_small.html"
-    plain = page.read_text(encoding="utf-8")
-    assert code == 0, said
-    assert plain.count('class="course-button"') == 1 and 'href="../standalone/01_small.ipynb"' in plain
-
-    code, said = build(tmp_path, BOOK_REPOSITORY_URL=HUB, BOOK_COLAB_URL=COLAB)
-    full = page.read_text(encoding="utf-8")
-    assert code == 0, said
-    assert f'href="{COLAB}/01_small.ipynb"' in full and f'href="{HUB}"' in full

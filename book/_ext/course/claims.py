@@ -98,6 +98,11 @@ def _badge(verdict: str) -> nodes.inline:
     return nodes.inline("", verdict, classes=["verdict"])
 
 
+def _measured(line: str) -> nodes.inline:
+    """What the cell printed, character by character."""
+    return nodes.inline("", line, classes=["claim-measured"], support_smartquotes=False)
+
+
 def _link(app, source: str, page: str, anchor: str, text: str, *classes: str) -> nodes.reference:
     """A link to an anchor of another page of the book."""
     uri = app.builder.get_relative_uri(source, page) if source != page else ""
@@ -109,7 +114,7 @@ def claim_line(app, found: dict) -> nodes.container:
     name, verdict = found["id"], found["verdict"]
     line = nodes.paragraph("", "", _badge(verdict), nodes.Text(" "))
     line += _link(app, app.env.docname, LEDGER, f"ledger-{name}", name, "claim-id")
-    line += [nodes.Text(" "), nodes.inline("", found["line"], classes=["claim-measured"])]
+    line += [nodes.Text(" "), _measured(found["line"])]
     return nodes.container("", line, ids=[f"claim-{name}"], classes=["claim-line", f"is-{_slug(verdict)}"])
 
 
@@ -174,8 +179,8 @@ class ClaimsLedger(SphinxDirective):
         card += self._markdown(item["sentence"], "claim-sentence")
         if settled:
             cell = _link(self.env.app, self.env.docname, settled.page, f"claim-{name}", "see the cell")
-            line = nodes.inline("", settled.line, classes=["claim-measured"])
-            card += nodes.paragraph("", "", line, nodes.Text(" "), cell, classes=["claim-result"])
+            line = [_measured(settled.line), nodes.Text(" "), cell]
+            card += nodes.paragraph("", "", *line, classes=["claim-result"])
         if item["conditions"]:
             card += self._markdown("*Conditions:* " + item["conditions"], "claim-note")
         card += self._markdown("*Source:* " + ", ".join(map(_source, item["source"])), "claim-note")

@@ -1,7 +1,8 @@
 """Pages that are light, and silent without a network.
 
-The theme ships every icon of Font Awesome (1.5 MB of script, 0.4 MB of style and fonts) and source
-maps; the pages use about twenty icons. What is unused is dropped from the built site.
+The theme ships every icon of Font Awesome (1.5 MB of script, 0.4 MB of fonts), the style of every
+component of Bootstrap, and source maps; our pages use a few. What no page uses is dropped from the
+built site: if the form of those files changes, nothing matches and they stay whole.
 """
 
 import re
@@ -19,52 +20,67 @@ def _quiet_search(app, pagename, templatename, context, doctree):
         app.add_js_file(None, body=SEARCH_FROM_DISK)
 
 
-def _used_icons(site: Path) -> set[str]:
-    """Names of the icons that occur in pages and in the theme's scripts."""
-    files = [*site.rglob("*.html"), *(site / "_static").rglob("*.js")]
-    text = "".join(p.read_text(encoding="utf-8") for p in files if p.name != "fontawesome.js")
-    return set(re.findall(r"\bfa-([a-z][a-z0-9-]*)", text))
+def _names(site: Path) -> set[str]:
+    """All words that may be a class name: in the pages' class attributes, anywhere in the scripts."""
+    names = set()
+    for path in site.rglob("*.html"):
+        for value in re.findall(r'class="([^"]*)"', path.read_text(encoding="utf-8")):
+            names.update(value.split())
+    for path in (site / "_static").rglob("*.js"):
+        names.update(re.findall(r"[A-Za-z_][\w-]*", path.read_text(encoding="utf-8")))
+    return names
 
 
-def _slim_script(script: str, used: set[str]) -> str:
+def _slim_icons(script: str, names: set[str]) -> str:
     """fontawesome.js with only the used entries ``name:[width,height,[aliases],code,path]``."""
-    entry = r'(?P<name>[a-z0-9]+|"[a-z0-9-]+"):\[\d+,\d+,\[(?P<aliases>[^\]]*)\],"[0-9a-f]+",(?:"[^"]*"|\[[^\]]*\])\],?'
+    entry = (
+        r'(?P<name>[a-z0-9]+|"[a-z0-9-]+"):'
+        r'\[\d+,\d+,\[(?P<aliases>[^\]]*)\],"[0-9a-f]+",(?:"[^"]*"|\[[^\]]*\])\],?'
+    )
 
     def keep(match: re.Match) -> str:
-        names = set(re.findall(r"[a-z][a-z0-9-]*", f"{match['name']} {match['aliases']}"))
-        return match[0] if names & used else ""
+        icons = re.findall(r"[a-z][a-z0-9-]*", f"{match['name']} {match['aliases']}")
+        return match[0] if names.intersection(f"fa-{icon}" for icon in icons) else ""
 
     return re.sub(entry, keep, script)
 
 
-def _slim_style(style: str, used: set[str]) -> str:
-    """The theme's style sheet without the rules that only give an unused icon's code point."""
-    rule = r'((?:\.fa-[a-z0-9-]+:before,?)+)\{content:"[^"]*"\}'
+def _slim_style(style: str, names: set[str]) -> str:
+    """A style sheet without the rules that can match nothing: each selector needs an unknown class."""
+    built_by_scripts = ("bs-tooltip",)  # "bs-" + component name: not a word of the script
+
+    def possible(selector: str) -> bool:
+        needed = re.findall(r"\.(-?[A-Za-z_][\w-]*)", re.sub(r":not\([^)]*\)", "", selector))
+        return all(name in names or name.startswith(built_by_scripts) for name in needed)
 
     def keep(match: re.Match) -> str:
-        return match[0] if used & set(re.findall(r"fa-([a-z0-9-]+)", match[1])) else ""
+        selectors = re.sub(r"/\*.*?\*/", "", match[1], flags=re.DOTALL)
+        return match[0] if any(map(possible, selectors.split(","))) else ""
 
-    return re.sub(rule, keep, style)
+    style = re.sub(r"([^{}]+)\{[^{}]*\}", keep, style)
+    return re.sub(r"@(?:media|supports)[^{}]*\{\s*\}", "", style)
+
+
+def _rewrite(path: Path, shorten, names: set[str]) -> None:
+    text = shorten(path.read_text(encoding="utf-8"), names)
+    path.write_text(re.sub(r"/[/*]# sourceMappingURL=\S+?(?: ?\*/)?\s*$", "", text), encoding="utf-8")
 
 
 def _slim(app, exception):
     if exception is not None or app.builder.format != "html":
         return
-    static = Path(app.outdir) / "_static"
+    site = Path(app.outdir)
+    static = site / "_static"
     for path in static.rglob("*.map"):
         path.unlink()
     # course.css draws boxes without icons, so no page asks for the icon fonts.
     shutil.rmtree(static / "vendor" / "fontawesome", ignore_errors=True)
-    used = _used_icons(Path(app.outdir))
-    for name, shorten in {
-        "scripts/fontawesome.js": _slim_script,
-        "styles/pydata-sphinx-theme.css": _slim_style,
-    }.items():
-        path = static / name
-        text = shorten(path.read_text(encoding="utf-8"), used)
-        path.write_text(re.sub(r"\n?/[/*]# sourceMappingURL=\S+(?: \*/)?\s*$", "\n", text), encoding="utf-8")
+    names = _names(site)
+    _rewrite(static / "scripts" / "fontawesome.js", _slim_icons, names)
+    for path in [*(static / "styles").glob("*.css"), *static.glob("sphinx-design*.css"), *static.glob("mystnb*.css")]:
+        _rewrite(path, _slim_style, names)
 
 
 def setup(app):
     app.connect("html-page-context", _quiet_search)
-    app.connect("build-finished", _slim)
+    app.connect("build-finished", _slim, priority=900)  # after all others have written their files

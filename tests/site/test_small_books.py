@@ -1,4 +1,4 @@
-"""A sound book builds; each planted fault fails the build with a message that names it."""
+"""Throw-away books: a sound one builds, a planted fault fails the build with a message that names it."""
 
 from types import SimpleNamespace
 
@@ -8,15 +8,45 @@ from small_book import build, claim_output, make_book
 from sphinx.errors import ExtensionError
 
 
-def test_a_sound_book_builds(tmp_path):
-    text = "A formula $x_1$, a claim {claim}`first`, another {claim}`second`.\n\n$$ x = y \\\\ y = z $$ (eq-a)\n\nSee {eq}`eq-a`."
-    make_book(tmp_path, text, [claim_output("first")])
-    code, said = build(tmp_path)
+TEXT = r"""A formula $x_1$, a claim {claim}`first`, another {claim}`second`.
+
+$$ x = y \\ y = z $$ (eq-a)
+
+See {eq}`eq-a`."""
+HUB = "https://github.com/someone/knobs"
+COLAB = "https://colab.research.google.com/github/someone/knobs/blob/colab"
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """A book without faults and without a remote, built."""
+    root = make_book(tmp_path_factory.mktemp("sound"), TEXT, [claim_output("first")])
+    code, said = build(root)
     assert code == 0, said
-    intro = (tmp_path / "_build" / "html" / "book" / "intro.html").read_text(encoding="utf-8")
+    return root
+
+
+def read(root, page: str) -> str:
+    return (root / "_build" / "html" / f"{page}.html").read_text(encoding="utf-8")
+
+
+def test_a_sound_book_builds(sound):
+    intro = read(sound, "book/intro")
     assert 'href="../notebooks/01_small.html#claim-first"' in intro
     assert '<abbr class="claim-id" title="not yet checked">second</abbr>' in intro
     assert intro.count('class="katex"') == 2 and "katex.min.css" in intro
+    assert "katex.min.css" not in read(sound, "notebooks/01_small")
+
+
+def test_buttons_appear_with_their_addresses(sound):
+    """The second build is a warm one: pages must be written anew all the same."""
+    plain = read(sound, "notebooks/01_small")
+    assert plain.count('class="course-button"') == 1 and 'href="../standalone/01_small.ipynb"' in plain
+    code, said = build(sound, BOOK_REPOSITORY_URL=HUB, BOOK_COLAB_URL=COLAB)
+    full = read(sound, "notebooks/01_small")
+    assert code == 0, said
+    assert f'href="{COLAB}/01_small.ipynb"' in full and f'href="{HUB}"' in full
+    assert f'href="{HUB}"' in read(sound, "book/intro") and COLAB not in read(sound, "book/intro")
 
 
 def test_faults_in_pages_fail_the_build(tmp_path):
