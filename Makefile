@@ -29,7 +29,7 @@ NUMERIC := --ignore=tests/site --ignore=tests/test_packaging.py --ignore=tests/t
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # --- the two commands -------------------------------------------------------------------------
 

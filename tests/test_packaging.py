@@ -252,6 +252,12 @@ def test_readme_names_the_commands():
         assert text in readme, text
 
 
+def test_readme_links_lead_somewhere():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", readme) if "://" not in target]
+    assert targets and [target for target in targets if not (ROOT / target).exists()] == []
+
+
 def test_ci_runs_the_readme_commands():
     script = ROOT / ".ci" / "run"
     text = script.read_text(encoding="utf-8")
