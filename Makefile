@@ -55,7 +55,7 @@ lab: $(TEST_READY)  ## open the notebooks in JupyterLab
 notebooks: $(TEST_READY)  ## run all notebooks and store their outputs (NAME=01_drunkards_walk for one)
 	$(PY) tools/execute.py $(if $(NAME),notebooks/$(NAME).ipynb)
 
-record: $(TEST_READY)  ## list the recorded results; NAME=trained_walk makes one, NAME=--missing all
+record: $(TEST_READY)  ## list the recorded results; NAME=trained_streams makes one, NAME=--missing all
 	$(PY) -m normlab.record $(NAME)
 
 test-matrix: $(TEST_READY)  ## run notebooks and numeric tests with 1 and 2 threads on three instruction sets
