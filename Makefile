@@ -59,11 +59,12 @@ record: $(TEST_READY)  ## list the recorded results; NAME=trained_streams makes 
 	$(PY) -m normlab.record $(NAME)
 
 test-matrix: $(TEST_READY)  ## run notebooks and numeric tests with 1 and 2 threads on three instruction sets
-	@for threads in 1 2; do for isa in default avx2 native; do \
+	@failed=; for threads in 1 2; do for isa in default avx2 native; do \
 		echo "== $$threads thread(s), $$isa"; \
 		if [ $$isa = native ]; then unset ATEN_CPU_CAPABILITY; else export ATEN_CPU_CAPABILITY=$$isa; fi; \
-		OMP_NUM_THREADS=$$threads $(PY) -m pytest -q $(NUMERIC) || exit 1; \
-	done; done
+		OMP_NUM_THREADS=$$threads $(PY) -m pytest -q $(NUMERIC) || failed="$$failed $$threads/$$isa"; \
+	done; done; \
+	[ -z "$$failed" ] || { echo "failed (threads/instruction set):$$failed" >&2; exit 1; }
 
 colab: $(BOOK_READY)  ## write the standalone copies of the notebooks to _build/colab
 	$(PY) tools/standalone.py _build/colab
