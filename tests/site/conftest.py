@@ -19,7 +19,8 @@ def html() -> Path:
     """The folder of the built site. Every build writes the standalone copies, hence their date."""
     sources = [ROOT / "_config.yml", ROOT / "_toc.yml"]
     for folder in ("book", "notebooks", "tools"):
-        sources += [p for p in (ROOT / folder).rglob("*") if "__pycache__" not in p.parts]
+        generated = ("__pycache__", ".ipynb_checkpoints")
+        sources += [p for p in (ROOT / folder).rglob("*") if not set(generated).intersection(p.parts)]
     built = [HTML / "index.html", *HTML.glob("standalone/*")]
     if not built[0].exists():
         pytest.fail("there is no built book: run `make book`", pytrace=False)

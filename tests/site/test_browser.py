@@ -32,9 +32,9 @@ def browser():
     playwright = sync_api.sync_playwright().start()
     try:
         chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu", BLOCKED])
-    except sync_api.Error as error:
+    except sync_api.Error:
         playwright.stop()
-        reason = f"no browser: install chromium, or run `playwright install chromium` ({str(error).splitlines()[0]})"
+        reason = "no browser: install Chromium or Chrome, or run `playwright install chromium`"
         pytest.fail(reason, pytrace=False) if os.environ.get("CI") == "true" else pytest.skip(reason)
     yield chromium
     chromium.close()

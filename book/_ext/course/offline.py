@@ -55,7 +55,9 @@ def _slim_style(style: str, names: set[str]) -> str:
 
     def keep(match: re.Match) -> str:
         selectors = re.sub(r"/\*.*?\*/", "", match[1], flags=re.DOTALL)
-        return match[0] if any(map(possible, selectors.split(","))) else ""
+        if any(map(possible, selectors.split(","))):
+            return match[0]
+        return "".join(re.findall(r"/\*!.*?\*/", match[1], flags=re.DOTALL))  # licenses stay
 
     style = re.sub(r"([^{}]+)\{[^{}]*\}", keep, style)
     return re.sub(r"@(?:media|supports)[^{}]*\{\s*\}", "", style)
