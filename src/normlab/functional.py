@@ -1,17 +1,73 @@
 """Normalization formulas as pure functions of tensors (knob one: how to compute).
 
-Both functions work on the last axis, return the dtype of ``x`` and are meant to be read. Half-precision input
-(float16, bfloat16) is widened before the first square: 300 squared is infinite in float16, and the layer would
-silently return zeros. float64 input is never narrowed.
+All are meant to be read. They return the dtype of ``x`` unless a :class:`Convention` says otherwise. Half-precision
+input (float16, bfloat16) is widened before the first square: 300 squared is infinite in float16, and the layer would
+silently return zeros. float64 input is never narrowed. Vectors of any finite size are normalized: before a square
+could overflow, the vector is scaled by a power of two, which changes no bit of the result.
 """
 
+import math
+from enum import Enum
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 _HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
-def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+class Convention(str, Enum):
+    """How real models deviate from the plain formula: where they round, and how they store the gain.
+
+    x̂ is the normalized vector, w the stored gain, b the shift. All but DEFAULT compute x̂ in float32 for half types
+    exactly as the named models' published code does, so that results agree to the last bit; squares above the
+    largest float32 then overflow as they do there. float64 input stays float64, where most published code narrows it.
+
+    ========  ===================  ========================================  =============================
+    name      of                   result                                    used by
+    ========  ===================  ========================================  =============================
+    DEFAULT   LayerNorm, RMSNorm   w·x̂ + b in float64, rounded once          this course
+    LLAMA     RMSNorm              w · round(x̂)                              Llama, Mistral, Qwen 3
+    GEMMA     RMSNorm              round((1 + w)·x̂), w starts at 0           Gemma 1 to 3, Qwen3-Next
+    OLMO2     RMSNorm              round(w·x̂)                                OLMo 2, gpt-oss
+    T5        RMSNorm              w · x̂, x̂ rounded only if w is half        T5
+    NEMOTRON  LayerNorm            torch's kernel with gain 1 + w            Nemotron
+    NO_BIAS   LayerNorm            round(w·x̂)                                Cohere
+    BARE      LayerNorm, RMSNorm   round(x̂): no gain, no shift               OLMo 1; nanochat
+    ========  ===================  ========================================  =============================
+
+    LLAMA and T5 multiply last, so bfloat16 input and float32 gains give a float32 result.
+    """
+
+    DEFAULT = "default"
+    LLAMA = "llama"
+    GEMMA = "gemma"
+    OLMO2 = "olmo2"
+    T5 = "t5"
+    NEMOTRON = "nemotron"
+    NO_BIAS = "no_bias"
+    BARE = "bare"
+
+
+LAYER_NORM_CONVENTIONS = (Convention.DEFAULT, Convention.NEMOTRON, Convention.NO_BIAS, Convention.BARE)
+RMS_NORM_CONVENTIONS = (
+    Convention.DEFAULT,
+    Convention.LLAMA,
+    Convention.GEMMA,
+    Convention.OLMO2,
+    Convention.T5,
+    Convention.BARE,
+)
+
+
+def layer_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    convention: Convention | str = Convention.DEFAULT,
+) -> Tensor:
     """LayerNorm: the standard score of each vector, then a learned scale and shift per feature.
 
         y = weight * (x - mean) / sqrt(var + eps) + bias,   mean and var over the last axis
@@ -20,52 +76,130 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
     Args:
         x: float tensor [..., d], d >= 1. Any other axis may be empty.
-        weight: gain [d], or None for 1.
+        weight: gain [d], or None for 1. Under NEMOTRON the gain minus 1.
         bias: shift [d], or None for 0.
         eps: non-negative; has the unit of x squared. With eps = 0 a constant vector gives NaN (0/0).
+        convention: DEFAULT, NEMOTRON, NO_BIAS or BARE; see :class:`Convention`.
 
     Returns:
         Tensor with the shape and dtype of x. A NaN or infinity spoils its own vector only.
 
     Raises:
         TypeError: x, weight or bias is not a real floating-point tensor.
-        ValueError: x has no axis or width 0, weight or bias is not of shape [d], or eps is negative or not finite.
+        ValueError: x has no axis or width 0, weight or bias is not of shape [d] or has no place in the convention,
+            eps is negative or not finite, or the convention is not one of LayerNorm.
 
     Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
     """
+    convention = choose_convention(convention, LAYER_NORM_CONVENTIONS, "layernorm")
     _check(x, eps, weight=weight, bias=bias)
-    wide = _widen(x)
-    centered = wide - wide.mean(-1, keepdim=True)
-    # The rounded mean of a constant vector can miss it by one unit in the last place, and a small eps would
-    # magnify that to a visible score. A second centering removes it.
-    centered = centered - centered.mean(-1, keepdim=True)
-    y = centered / (centered.square().mean(-1, keepdim=True) + eps).sqrt()
-    return _affine(y, weight, bias).to(x.dtype)
+    _check_absent(convention, weight, bias)
+    match convention:
+        case Convention.NEMOTRON:
+            gain = None if weight is None else weight + 1
+            return F.layer_norm(x, x.shape[-1:], gain, bias, eps)
+        case Convention.BARE:
+            return F.layer_norm(_to_float32(x), x.shape[-1:], eps=eps).to(x.dtype)
+        case Convention.NO_BIAS:
+            wide = _to_float32(x)
+            return _affine(_published_scores(wide - wide.mean(-1, keepdim=True), eps), weight, None).to(x.dtype)
+    return _affine(_scores(_widen(x), eps, center=True), weight, bias).to(x.dtype)
 
 
-def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    convention: Convention | str = Convention.DEFAULT,
+    fraction: float = 1.0,
+) -> Tensor:
     """RMSNorm: divide each vector by its root mean square, then a learned scale per feature.
 
         y = weight * x / sqrt(mean(x^2) + eps),   mean over the last axis
 
     Args:
         x: float tensor [..., d], d >= 1. Any other axis may be empty.
-        weight: gain [d], or None for 1.
+        weight: gain [d], or None for 1. Under GEMMA the gain minus 1.
         eps: non-negative; has the unit of x squared. With eps = 0 a zero vector gives NaN (0/0).
+        convention: DEFAULT, LLAMA, GEMMA, OLMO2, T5 or BARE; see :class:`Convention`.
+        fraction: p in (0, 1]; below 1 this is partial RMSNorm: the mean square of the first ceil(p * d) features
+            stands for that of all. Only under DEFAULT.
 
     Returns:
-        Tensor with the shape and dtype of x. A NaN or infinity spoils its own vector only.
+        Tensor with the shape and dtype of x (LLAMA and T5: see :class:`Convention`). A NaN or infinity spoils its
+        own vector only.
 
     Raises:
-        TypeError, ValueError: as in :func:`layer_norm`.
+        TypeError: as in :func:`layer_norm`.
+        ValueError: as in :func:`layer_norm`; fraction outside (0, 1], or below 1 under another convention.
 
     Source: Zhang and Sennrich 2019, arXiv:1910.07467. Their equation has no eps; here it stands inside the root,
     as in most current models.
     """
+    convention = choose_convention(convention, RMS_NORM_CONVENTIONS, "rmsnorm")
     _check(x, eps, weight=weight)
-    wide = _widen(x)
-    y = wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt()
-    return _affine(y, weight, None).to(x.dtype)
+    _check_absent(convention, weight, None)
+    if not 0 < fraction <= 1 or (fraction < 1 and convention is not Convention.DEFAULT):
+        raise ValueError(
+            f"fraction must lie in (0, 1], and be 1 except under the default convention, got {fraction} under {convention.value}"
+        )
+    if convention is Convention.DEFAULT:
+        features = math.ceil(fraction * x.shape[-1] - 1e-9)  # 0.07 * 100 is a little more than 7
+        return _affine(_scores(_widen(x), eps, center=False, features=features), weight, None).to(x.dtype)
+    scores = _published_scores(_to_float32(x), eps)
+    if weight is None:
+        return scores.to(x.dtype)
+    match convention:
+        case Convention.LLAMA:
+            return weight * scores.to(x.dtype)
+        case Convention.GEMMA:
+            return (scores * (1 + _to_float32(weight))).to(x.dtype)
+        case Convention.T5:
+            return weight * (scores.to(weight.dtype) if weight.dtype in _HALF_TYPES else scores)
+    return (weight * scores).to(x.dtype)
+
+
+def choose_convention(
+    convention: Convention | str, known: tuple[Convention, ...], kind: str
+) -> Convention:
+    """The :class:`Convention` of that name; ValueError unless it is one of those ``known`` for this kind of norm."""
+    if convention not in [c.value for c in known]:
+        names = ", ".join(c.value for c in known)
+        raise ValueError(f"convention {getattr(convention, 'value', convention)!r} is not known for {kind}; known: {names}")
+    return Convention(convention)
+
+
+def _scores(x: Tensor, eps: float, *, center: bool, features: int | None = None) -> Tensor:
+    """x, centered or not, over its root mean square, or over that of its first ``features``."""
+    scale = _safe_scale(x, eps)
+    x = x * scale
+    if center:
+        x = x - x.mean(-1, keepdim=True)
+        # The rounded mean of a constant vector can miss it by one unit in the last place, and a small eps would
+        # magnify that to a visible score. A second centering removes it.
+        x = x - x.mean(-1, keepdim=True)
+    return x / (x[..., :features].square().mean(-1, keepdim=True) + eps * scale * scale).sqrt()
+
+
+def _safe_scale(x: Tensor, eps: float) -> Tensor:
+    """One power of two per vector that keeps sums of squares inside the number range: 1 unless it is in danger.
+
+    With eps = 0 very small vectors are in danger as well; otherwise eps outweighs their squares.
+    """
+    limit = 2.0 ** (math.log2(torch.finfo(x.dtype).max) // 3)
+    peak = x.detach().abs().amax(-1, keepdim=True)
+    scale = torch.ones_like(peak).masked_fill(peak > limit, limit**-2)
+    return scale.masked_fill(peak < 1 / limit, limit**2) if eps == 0 else scale
+
+
+def _published_scores(x: Tensor, eps: float) -> Tensor:
+    """x over its root mean square with the operations, and so the roundings, of most published code."""
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+
+
+def _to_float32(x: Tensor) -> Tensor:
+    return x.float() if x.dtype in _HALF_TYPES else x
 
 
 def _widen(x: Tensor) -> Tensor:
@@ -81,6 +215,13 @@ def _affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     if bias is not None:
         y = y + bias.to(y.dtype)
     return y
+
+
+def _check_absent(convention: Convention, weight: Tensor | None, bias: Tensor | None) -> None:
+    if convention is Convention.BARE and weight is not None:
+        raise ValueError("convention 'bare' has no weight, but one was given")
+    if convention in (Convention.BARE, Convention.NO_BIAS) and bias is not None:
+        raise ValueError(f"convention {convention.value!r} has no bias, but one was given")
 
 
 def _check(x: Tensor, eps: float, **parameters: Tensor | None) -> None:
