@@ -50,7 +50,7 @@ def test_default_eps():
 
 
 def test_unknown_kinds_are_named_with_the_known_ones():
-    with pytest.raises(ValueError, match="'layer'.*layernorm, rmsnorm, identity"):
+    with pytest.raises(ValueError, match="'layer'.*layernorm, rmsnorm, batchnorm, groupnorm, powernorm, scalenorm, dyt, identity"):
         make_norm("layer", 4)
     with pytest.raises(ValueError, match="width"):
         make_norm("layernorm", 0)

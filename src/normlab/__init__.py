@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "attention",
+    "backward",
     "claims",
     "data",
     "device",
@@ -17,6 +18,7 @@ __all__ = [
     "figures",
     "functional",
     "norms",
+    "numerics",
     "placement",
     "probes",
     "record",

@@ -4,6 +4,11 @@ All are meant to be read. They return the dtype of ``x`` unless a :class:`Conven
 input (float16, bfloat16) is widened before the first square: 300 squared is infinite in float16, and the layer would
 silently return zeros. float64 input is never narrowed. Vectors of any finite size are normalized: before a square
 could overflow, the vector is scaled by a power of two, which changes no bit of the result.
+
+``layer_norm``, ``rms_norm``, ``scale_norm``, ``dyt`` and ``group_norm`` over features treat every token alone.
+``batch_norm``, ``power_norm`` and ``group_norm`` over tokens mix tokens; they take a ``mask`` of x's shape without
+the last axis, in which 1 or True marks a real token. Padding then has no influence on any result, not even NaN
+in it, and comes out as zeros.
 """
 
 import math
@@ -13,7 +18,37 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_HALF_TYPES = (torch.float16, torch.bfloat16)
+from normlab.across_tokens import (
+    GroupOver,
+    Moments,
+    batch_moments,
+    batch_norm,
+    group_norm,
+    group_scaling,
+    mean_square,
+    power_norm,
+)
+from normlab.core import HALF_TYPES, affine, check, check_scalar, normalize, safe_scale, widen
+
+__all__ = [
+    "LAYER_NORM_CONVENTIONS",
+    "RMS_NORM_CONVENTIONS",
+    "Convention",
+    "GroupOver",
+    "Moments",
+    "batch_moments",
+    "batch_norm",
+    "choose_convention",
+    "dyt",
+    "group_norm",
+    "group_scaling",
+    "identity",
+    "layer_norm",
+    "mean_square",
+    "power_norm",
+    "rms_norm",
+    "scale_norm",
+]
 
 
 class Convention(str, Enum):
@@ -92,7 +127,7 @@ def layer_norm(
     Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
     """
     convention = choose_convention(convention, LAYER_NORM_CONVENTIONS, "layernorm")
-    _check(x, eps, weight=weight, bias=bias)
+    check(x, eps, weight=weight, bias=bias)
     _check_absent(convention, weight, bias)
     match convention:
         case Convention.NEMOTRON:
@@ -102,8 +137,9 @@ def layer_norm(
             return F.layer_norm(_to_float32(x), x.shape[-1:], eps=eps).to(x.dtype)
         case Convention.NO_BIAS:
             wide = _to_float32(x)
-            return _affine(_published_scores(wide - wide.mean(-1, keepdim=True), eps), weight, None).to(x.dtype)
-    return _affine(_scores(_widen(x), eps, center=True), weight, bias).to(x.dtype)
+            scores = _published_scores(wide - wide.mean(-1, keepdim=True), eps)
+            return affine(scores, weight, None).to(x.dtype)
+    return affine(normalize(widen(x), eps, center=True)[0], weight, bias).to(x.dtype)
 
 
 def rms_norm(
@@ -138,15 +174,17 @@ def rms_norm(
     as in most current models.
     """
     convention = choose_convention(convention, RMS_NORM_CONVENTIONS, "rmsnorm")
-    _check(x, eps, weight=weight)
+    check(x, eps, weight=weight)
     _check_absent(convention, weight, None)
     if not 0 < fraction <= 1 or (fraction < 1 and convention is not Convention.DEFAULT):
         raise ValueError(
-            f"fraction must lie in (0, 1], and be 1 except under the default convention, got {fraction} under {convention.value}"
+            "fraction must lie in (0, 1], and be 1 except under the default convention, "
+            f"got fraction={fraction} under {convention.value!r}"
         )
     if convention is Convention.DEFAULT:
         features = math.ceil(fraction * x.shape[-1] - 1e-9)  # 0.07 * 100 is a little more than 7
-        return _affine(_scores(_widen(x), eps, center=False, features=features), weight, None).to(x.dtype)
+        scores, _ = normalize(widen(x), eps, center=False, features=features)
+        return affine(scores, weight, None).to(x.dtype)
     scores = _published_scores(_to_float32(x), eps)
     if weight is None:
         return scores.to(x.dtype)
@@ -156,41 +194,75 @@ def rms_norm(
         case Convention.GEMMA:
             return (scores * (1 + _to_float32(weight))).to(x.dtype)
         case Convention.T5:
-            return weight * (scores.to(weight.dtype) if weight.dtype in _HALF_TYPES else scores)
+            return weight * (scores.to(weight.dtype) if weight.dtype in HALF_TYPES else scores)
     return (weight * scores).to(x.dtype)
 
 
-def choose_convention(
-    convention: Convention | str, known: tuple[Convention, ...], kind: str
-) -> Convention:
-    """The :class:`Convention` of that name; ValueError unless it is one of those ``known`` for this kind of norm."""
-    if convention not in [c.value for c in known]:
-        names = ", ".join(c.value for c in known)
-        raise ValueError(f"convention {getattr(convention, 'value', convention)!r} is not known for {kind}; known: {names}")
-    return Convention(convention)
+def scale_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
+    """ScaleNorm: bring each vector to one learned length.
 
+        y = weight * x / max(|x|, eps),   |x| the Euclidean length over the last axis
 
-def _scores(x: Tensor, eps: float, *, center: bool, features: int | None = None) -> Tensor:
-    """x, centered or not, over its root mean square, or over that of its first ``features``."""
-    scale = _safe_scale(x, eps)
-    x = x * scale
-    if center:
-        x = x - x.mean(-1, keepdim=True)
-        # The rounded mean of a constant vector can miss it by one unit in the last place, and a small eps would
-        # magnify that to a visible score. A second centering removes it.
-        x = x - x.mean(-1, keepdim=True)
-    return x / (x[..., :features].square().mean(-1, keepdim=True) + eps * scale * scale).sqrt()
+    Args:
+        x: float tensor [..., d].
+        weight: one number, shape [] (the length of the result, usually sqrt(d) at first), or None for 1.
+        eps: non-negative; the smallest length that is divided by. With eps = 0 a zero vector gives NaN (0/0).
 
+    Returns:
+        Tensor with the shape and dtype of x.
 
-def _safe_scale(x: Tensor, eps: float) -> Tensor:
-    """One power of two per vector that keeps sums of squares inside the number range: 1 unless it is in danger.
+    Raises:
+        TypeError, ValueError: as in :func:`layer_norm`, but weight must have shape [].
 
-    With eps = 0 very small vectors are in danger as well; otherwise eps outweighs their squares.
+    Source: Nguyen and Salazar 2019, arXiv:1910.05895; their code has eps = 1e-5.
     """
-    limit = 2.0 ** (math.log2(torch.finfo(x.dtype).max) // 3)
-    peak = x.detach().abs().amax(-1, keepdim=True)
-    scale = torch.ones_like(peak).masked_fill(peak > limit, limit**-2)
-    return scale.masked_fill(peak < 1 / limit, limit**2) if eps == 0 else scale
+    check(x, eps)
+    check_scalar("weight", weight)
+    wide = widen(x)
+    scale = safe_scale(wide, eps)
+    length = torch.linalg.vector_norm(wide * scale, dim=-1, keepdim=True)
+    return affine(wide * scale / torch.maximum(length, eps * scale), weight, None).to(x.dtype)
+
+
+def dyt(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, alpha: Tensor | float = 0.5) -> Tensor:
+    """Dynamic tanh, which replaces a norm by squashing every feature alone: no statistic at all.
+
+        y = weight * tanh(alpha * x) + bias
+
+    Args:
+        x: float tensor [..., d].
+        weight: gain [d], or None for 1.
+        bias: shift [d], or None for 0.
+        alpha: one number, float or tensor of shape [].
+
+    Returns:
+        Tensor with the shape and dtype of x.
+
+    Raises:
+        TypeError, ValueError: as in :func:`layer_norm`; alpha a tensor of another shape than [].
+
+    Source: Zhu et al. 2025, arXiv:2503.10622.
+    """
+    check(x, 0.0, weight=weight, bias=bias)
+    wide = widen(x)
+    if isinstance(alpha, Tensor):
+        check_scalar("alpha", alpha)
+        alpha = alpha.to(wide.dtype)
+    return affine(torch.tanh(alpha * wide), weight, bias).to(x.dtype)
+
+
+def identity(x: Tensor) -> Tensor:
+    """No normalization: x itself."""
+    return x
+
+
+def choose_convention(convention: Convention | str, known: tuple[Convention, ...], kind: str) -> Convention:
+    """The :class:`Convention` of that name; ValueError unless it is one of those ``known`` for this kind of norm."""
+    if convention not in known:
+        given = convention.value if isinstance(convention, Convention) else convention
+        names = ", ".join(c.value for c in known)
+        raise ValueError(f"convention {given!r} is not known for {kind}; known: {names}")
+    return Convention(convention)
 
 
 def _published_scores(x: Tensor, eps: float) -> Tensor:
@@ -199,22 +271,7 @@ def _published_scores(x: Tensor, eps: float) -> Tensor:
 
 
 def _to_float32(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in _HALF_TYPES else x
-
-
-def _widen(x: Tensor) -> Tensor:
-    """Half types to float64, so that the result is rounded once; float32 where the device has no float64."""
-    if x.dtype not in _HALF_TYPES:
-        return x
-    return x.to(torch.float32 if x.device.type == "mps" else torch.float64)
-
-
-def _affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    if weight is not None:
-        y = y * weight.to(y.dtype)
-    if bias is not None:
-        y = y + bias.to(y.dtype)
-    return y
+    return x.float() if x.dtype in HALF_TYPES else x
 
 
 def _check_absent(convention: Convention, weight: Tensor | None, bias: Tensor | None) -> None:
@@ -222,22 +279,3 @@ def _check_absent(convention: Convention, weight: Tensor | None, bias: Tensor | 
         raise ValueError("convention 'bare' has no weight, but one was given")
     if convention in (Convention.BARE, Convention.NO_BIAS) and bias is not None:
         raise ValueError(f"convention {convention.value!r} has no bias, but one was given")
-
-
-def _check(x: Tensor, eps: float, **parameters: Tensor | None) -> None:
-    for name, value in {"x": x, **parameters}.items():
-        if value is None and name != "x":
-            continue
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
-        if not value.is_floating_point():
-            raise TypeError(f"{name} must be a real floating-point tensor, got {value.dtype}")
-    if x.dim() == 0 or x.shape[-1] == 0:
-        raise ValueError(f"x must have a last axis of at least one feature, got shape {tuple(x.shape)}")
-    for name, value in parameters.items():
-        if value is not None and value.shape != x.shape[-1:]:
-            raise ValueError(
-                f"{name} must have shape ({x.shape[-1]},) to match the last axis of x, got {tuple(value.shape)}"
-            )
-    if not 0 <= eps < float("inf"):
-        raise ValueError(f"eps must be finite and not negative, got {eps}")

@@ -1,19 +1,40 @@
 """Normalization layers as modules that hold the parameters (knob one: how to compute).
 
-Parameter names are torch's (``weight``, ``bias``), so that state dicts are interchangeable with
-``torch.nn.LayerNorm`` and ``torch.nn.RMSNorm``. Every module is called as ``norm(x, mask=None)`` with x [..., d] and
-mask [...] (1/True = real token); a norm that treats each token alone has no use for the mask and ignores it.
+Parameter names are torch's (``weight``, ``bias``), so that state dicts are interchangeable with those of
+``torch.nn.LayerNorm``, ``RMSNorm``, ``GroupNorm`` and ``BatchNorm1d``. Features stand last. Every module is called as
+``norm(x, mask=None)`` with x [..., width] and mask [...] (1/True = real token); a norm that treats each token alone
+has no use for the mask and ignores it.
 """
 
 from enum import Enum
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from normlab import functional
-from normlab.functional import LAYER_NORM_CONVENTIONS, RMS_NORM_CONVENTIONS, Convention, choose_convention
+from normlab.functional import (
+    LAYER_NORM_CONVENTIONS,
+    RMS_NORM_CONVENTIONS,
+    Convention,
+    GroupOver,
+    choose_convention,
+)
 
-__all__ = ["Convention", "Identity", "LayerNorm", "NormKind", "RMSNorm", "make_norm"]
+__all__ = [
+    "BatchNorm",
+    "Convention",
+    "DyT",
+    "GroupNorm",
+    "GroupOver",
+    "Identity",
+    "LayerNorm",
+    "NormKind",
+    "PowerNorm",
+    "RMSNorm",
+    "ScaleNorm",
+    "make_norm",
+]
 
 
 class NormKind(str, Enum):
@@ -21,6 +42,11 @@ class NormKind(str, Enum):
 
     LAYERNORM = "layernorm"
     RMSNORM = "rmsnorm"
+    BATCHNORM = "batchnorm"
+    GROUPNORM = "groupnorm"
+    POWERNORM = "powernorm"
+    SCALENORM = "scalenorm"
+    DYT = "dyt"
     IDENTITY = "identity"
 
 
@@ -73,11 +99,183 @@ class RMSNorm(nn.Module):
         return f"{self.width}, eps={self.eps}, convention={self.convention.value}, fraction={self.fraction}"
 
 
+class BatchNorm(nn.Module):
+    """:func:`normlab.functional.batch_norm` with running statistics, kept as ``torch.nn.BatchNorm1d`` keeps them.
+
+    In training the batch is normalized with its own biased variance, and ``running_mean`` and ``running_var`` [width]
+    move towards its mean and *unbiased* variance by the share ``momentum`` (torch's sense: the weight of the new
+    value; None = the mean over all batches so far). In evaluation the running statistics are used.
+
+    Raises (in training): ValueError on a batch with fewer than two real tokens.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(self, width: int, eps: float = 1e-6, momentum: float | None = 0.1):
+        super().__init__()
+        self.width = width
+        self.eps = eps
+        self.momentum = momentum
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.register_buffer("running_mean", torch.zeros(width))
+        self.register_buffer("running_var", torch.ones(width))
+        self.register_buffer("num_batches_tracked", torch.tensor(0))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if self.training:
+            y = functional.batch_norm(x, self.weight, self.bias, self.eps, mask=mask)
+            self._track(x, mask)
+            return y
+        running = functional.Moments(self.running_mean, self.running_var, 0)
+        return functional.batch_norm(x, self.weight, self.bias, self.eps, mask=mask, moments=running)
+
+    @torch.no_grad()
+    def _track(self, x: Tensor, mask: Tensor | None) -> None:
+        batch = functional.batch_moments(x, mask)
+        self.num_batches_tracked += 1
+        share = 1 / self.num_batches_tracked.item() if self.momentum is None else self.momentum
+        self.running_mean.lerp_(batch.mean.to(self.running_mean.dtype), share)
+        self.running_var.lerp_(batch.unbiased_var.to(self.running_var.dtype), share)
+
+    def extra_repr(self) -> str:
+        return f"{self.width}, eps={self.eps}, momentum={self.momentum}"
+
+
+class GroupNorm(nn.Module):
+    """:func:`normlab.functional.group_norm` with a learned gain ``weight`` [width] and shift ``bias`` [width].
+
+    Over FEATURES it treats every token alone and ignores the mask; over TOKENS it is torch's GroupNorm.
+    """
+
+    def __init__(self, width: int, eps: float = 1e-6, groups: int = 1, over: GroupOver | str = GroupOver.FEATURES):
+        super().__init__()
+        if groups < 1 or width % groups:
+            raise ValueError(f"groups must divide the width, got groups={groups}, width={width}")
+        self.width = width
+        self.eps = eps
+        self.groups = groups
+        self.over = GroupOver(over)
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return functional.group_norm(x, self.groups, self.weight, self.bias, self.eps, over=self.over, mask=mask)
+
+    def extra_repr(self) -> str:
+        return f"{self.width}, eps={self.eps}, groups={self.groups}, over={self.over.value}"
+
+
+class PowerNorm(nn.Module):
+    """:func:`normlab.functional.power_norm` with its running quantities.
+
+    For the first ``warmup`` training steps the batch's own mean square divides, and ``running_phi`` [width] is the
+    mean over those batches. Later the running value of the steps before divides, then moves by 1 - ``alpha_fwd``
+    towards the batch. The backward pass uses and updates ``running_nu`` [width] throughout (``alpha_bkw``).
+    Evaluation divides by the running value.
+
+    ``group_scaling`` puts :func:`normlab.functional.group_scaling` with so many groups in front. The published code
+    always does that, with one group (an RMSNorm), and training was reported to fail without it.
+    """
+
+    running_phi: Tensor
+    running_nu: Tensor
+    num_batches_tracked: Tensor
+
+    def __init__(
+        self,
+        width: int,
+        eps: float = 1e-6,
+        alpha_fwd: float = 0.9,
+        alpha_bkw: float = 0.9,
+        warmup: int = 10_000,
+        group_scaling: int | None = None,
+    ):
+        super().__init__()
+        self.width = width
+        self.eps = eps
+        self.alpha_fwd = alpha_fwd
+        self.alpha_bkw = alpha_bkw
+        self.warmup = warmup
+        self.group_scaling = group_scaling
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+        self.register_buffer("running_phi", torch.ones(width))
+        self.register_buffer("running_nu", torch.zeros(width))
+        self.register_buffer("num_batches_tracked", torch.tensor(0))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if self.group_scaling is not None:
+            x = functional.group_scaling(x, self.group_scaling, self.eps)
+        weight, bias, eps, phi = self.weight, self.bias, self.eps, self.running_phi
+        if not self.training:
+            return functional.power_norm(x, weight, bias, eps, mask=mask, phi=phi)
+        used = None if self.num_batches_tracked < self.warmup else phi
+        y = functional.power_norm(
+            x, weight, bias, eps, mask=mask, phi=used, nu=self.running_nu, backward_decay=self.alpha_bkw
+        )
+        self._track(x, mask)
+        return y
+
+    @torch.no_grad()
+    def _track(self, x: Tensor, mask: Tensor | None) -> None:
+        if x.numel() == 0 or (mask is not None and not mask.any()):
+            return
+        self.num_batches_tracked += 1
+        step = int(self.num_batches_tracked)
+        share = 1 / step if step <= self.warmup else 1 - self.alpha_fwd
+        self.running_phi.lerp_(functional.mean_square(x, mask).to(self.running_phi.dtype), share)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.width}, eps={self.eps}, alpha_fwd={self.alpha_fwd}, alpha_bkw={self.alpha_bkw}, "
+            f"warmup={self.warmup}, group_scaling={self.group_scaling}"
+        )
+
+
+class ScaleNorm(nn.Module):
+    """:func:`normlab.functional.scale_norm` with one learned length ``weight`` [], at first sqrt(width)."""
+
+    def __init__(self, width: int, eps: float = 1e-6):
+        super().__init__()
+        self.width = width
+        self.eps = eps
+        self.weight = nn.Parameter(torch.tensor(width**0.5))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return functional.scale_norm(x, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.width}, eps={self.eps}"
+
+
+class DyT(nn.Module):
+    """:func:`normlab.functional.dyt` with learned ``alpha`` [], ``weight`` [width] and ``bias`` [width]."""
+
+    def __init__(self, width: int, alpha: float = 0.5):
+        super().__init__()
+        self.width = width
+        self.alpha = nn.Parameter(torch.tensor(float(alpha)))
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return functional.dyt(x, self.weight, self.bias, self.alpha)
+
+    def extra_repr(self) -> str:
+        return f"{self.width}"
+
+
 class Identity(nn.Identity):
     """No normalization: returns x."""
 
+    def __init__(self) -> None:
+        super().__init__()  # nn.Identity would swallow any argument
+
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return x
+        return functional.identity(x)
 
 
 def make_norm(
@@ -86,16 +284,18 @@ def make_norm(
     *,
     eps: float | None = None,
     convention: Convention | str = Convention.DEFAULT,
-    **options,
+    **options: Any,
 ) -> nn.Module:
     """Build a normalization layer over vectors of ``width`` features.
 
     Args:
         kind: a :class:`NormKind` or its string.
         width: number of features, at least 1.
-        eps: None means 1e-5 for layernorm and 1e-6 for the others, the usual values.
-        convention: a :class:`Convention` or its string; other kinds than layernorm and rmsnorm know only DEFAULT.
-        options: passed on to the class of that kind, for example ``fraction`` of :class:`RMSNorm`.
+        eps: None means 1e-5 for layernorm and 1e-6 for the others. dyt and identity have no use for it.
+        convention: a :class:`Convention` or its string; kinds other than layernorm and rmsnorm know only DEFAULT.
+        options: passed on to the class of that kind: ``fraction`` (rmsnorm), ``momentum`` (batchnorm), ``groups``
+            and ``over`` (groupnorm), ``alpha_fwd``, ``alpha_bkw``, ``warmup`` and ``group_scaling`` (powernorm),
+            ``alpha`` (dyt).
 
     Raises:
         ValueError: unknown kind (the message lists the kinds), a convention that the kind does not know, or width
@@ -114,7 +314,17 @@ def make_norm(
     if kind is NormKind.RMSNORM:
         return RMSNorm(width, 1e-6 if eps is None else eps, convention, **options)
     choose_convention(convention, (Convention.DEFAULT,), kind.value)
-    return Identity(**options)
+    if kind is NormKind.IDENTITY:
+        return Identity(**options)
+    if kind is NormKind.DYT:
+        return DyT(width, **options)
+    classes = {
+        NormKind.BATCHNORM: BatchNorm,
+        NormKind.GROUPNORM: GroupNorm,
+        NormKind.POWERNORM: PowerNorm,
+        NormKind.SCALENORM: ScaleNorm,
+    }
+    return classes[kind](width, 1e-6 if eps is None else eps, **options)
 
 
 def _gain(width: int, convention: Convention) -> nn.Parameter | None:
