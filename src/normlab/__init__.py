@@ -12,6 +12,7 @@ __all__ = [
     "attention",
     "backward",
     "claims",
+    "config",
     "data",
     "device",
     "experiments",

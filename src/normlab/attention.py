@@ -68,7 +68,7 @@ def visibility(
     """
     position = torch.arange(tokens, device=device)
     distance = position[:, None] - position  # query minus key
-    visible = distance >= (0 if causal else -tokens)
+    visible = distance >= (0 if causal else -tokens)  # without causal: all
     if window is not None:
         visible = visible & (distance.abs() < window)
     if attention_mask is None:
@@ -162,11 +162,12 @@ class SelfAttention(nn.Module):
             position_ids: [T] or [B, T], for the rotation; None means 0, 1, 2, ...
         """
         q, k, v = self.heads_of(x, attention_mask, position_ids)
-        if attention_mask is None and self.window is None and self.softcap is None:
+        window = self.window if self.window is not None and self.window < x.shape[1] else None
+        if attention_mask is None and window is None and self.softcap is None:
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=self.scale)
             return self.out(mixed.transpose(1, 2).flatten(2))
         visible = visibility(
-            x.shape[1], causal=self.causal, window=self.window, attention_mask=attention_mask, device=x.device
+            x.shape[1], causal=self.causal, window=window, attention_mask=attention_mask, device=x.device
         )
         # A softmax over nothing is NaN: let blind positions see everything, then discard what they saw.
         blind = ~visible.any(-1, keepdim=True)  # [B, 1, T, 1]
@@ -200,9 +201,7 @@ class SelfAttention(nn.Module):
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
         return q, k, v
 
-    def logits(
-        self, x: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None
-    ) -> Tensor:
+    def logits(self, x: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None) -> Tensor:
         """Scores of x [B, T, d] before mask and softmax, [B, heads, T, T] (query, key): scaled and soft-capped.
 
         ``attention_mask`` matters only to QK-norms whose statistics cross tokens.

@@ -167,8 +167,9 @@ class Residual(nn.Module):
     """One residual sublayer: ``sublayer`` and its norms wired as ``placement`` says.
 
     Forward hooks on the module see the stream before (first input) and after (output), hooks on ``sublayer`` see
-    what it was given and what it returned. With PERI and OUTPUT the stream grows by ``output_norm`` of that.
-    With HYBRID the MLP's skip is its input, not the stream.
+    what it was given and what it returned. With PERI and OUTPUT the stream grows by ``output_norm`` of that. With
+    PARALLEL the stream before a block's second sublayer holds the first one's increment already, though the sublayer
+    does not see it. With HYBRID the MLP adds to its own input, not to the stream.
 
     Args:
         sublayer: maps [B, T, d] to [B, T, d].
