@@ -135,7 +135,10 @@ def small(tmp_path):
     v4 = nbformat.v4
     files = {
         "src/normlab/__init__.py": "'''The \"package\".'''\nPATTERN = r'\\d'\n",
-        "src/normlab/data/__init__.py": "",
+        "src/normlab/data/__init__.py": "def load():\n    from ..tables import table\n\n    return table\n",
+        "src/normlab/tables.py": "import normlab.claims\n\ntable = normlab.claims\n",
+        "src/normlab/claims.py": "",
+        "src/normlab/figures.py": "import matplotlib\n",
         "src/normlab/data/hamlet.txt": "To be, or not to be\n",
         "src/normlab/data/lear.txt": "Nothing will come of nothing\n",
         "src/normlab/data/NOTICE.md": "Public domain\n",
@@ -164,8 +167,9 @@ def copied(root):
     return nbformat.read(path, as_version=4)
 
 
-def test_copy_carries_the_package_and_the_named_data_only(small, run_bare, tmp_path):
-    root, _ = small
+def test_copy_carries_what_the_notebook_reaches_only(small, run_bare, tmp_path):
+    root, write = small
+    write(nbformat.v4.new_code_cell("from normlab import data\nprint(data.load())"))
     setup = copied(root).cells[1]
     assert setup.metadata.cellView == "form" and setup.source.startswith("#@title")
     empty = tmp_path / "empty"
@@ -176,10 +180,28 @@ def test_copy_carries_the_package_and_the_named_data_only(small, run_bare, tmp_p
     (folder,) = empty.iterdir()
     assert result.stdout.startswith("\\d ") and folder.name in result.stdout
     written = {path.relative_to(folder).as_posix() for path in folder.rglob("*.*") if path.suffix != ".pyc"}
-    names = ["__init__.py", "data/__init__.py", "data/hamlet.txt", "data/NOTICE.md", "records/walk.json"]
+    names = ["__init__.py", "claims.py", "data/__init__.py", "tables.py"]
+    names += ["data/hamlet.txt", "data/NOTICE.md", "records/walk.json"]
     assert written == {f"normlab/{name}" for name in names}
     for name in written:
         assert (folder / name).read_bytes() == (root / "src" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("code", "modules"),
+    [
+        ("import torch", []),
+        ("import normlab", ["__init__.py"]),
+        ("import normlab\nnormlab.figures.figure()", ["__init__.py", "figures.py"]),
+        ("import normlab.claims as c", ["__init__.py", "claims.py"]),
+        ("from normlab.tables import table", ["__init__.py", "claims.py", "tables.py"]),
+        ("def f():\n    from normlab import figures", ["__init__.py", "figures.py"]),
+    ],
+)
+def test_reached_modules(small, code, modules):
+    root, _ = small
+    carried = standalone.package_files(root, code, [])
+    assert sorted(carried) == [f"normlab/{name}" for name in modules]
 
 
 def test_copies_with_other_contents_do_not_share_a_folder():

@@ -2,11 +2,12 @@
 
     python tools/standalone.py OUT
 
-A copy keeps every cell and its outputs. Its first code cell carries the package and the data that the notebook
-names in its metadata (``normlab.data``); its text is plain Markdown. Needs nbformat and pybtex, not torch; the
-Sphinx extension calls `write_copies`.
+A copy keeps every cell and its outputs. Its first code cell carries the modules of the package that the notebook
+imports, directly or through others, and the data that it names in its metadata (``normlab.data``); its text is
+plain Markdown. Needs nbformat and pybtex, not torch; the Sphinx extension calls `write_copies`.
 """
 
+import ast
 import sys
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def standalone_copy(root: Path, source: Path, references: References):
     if len(setups) != 1:
         raise ValueError(f"{source.name}: {len(setups)} cells have the tag 'setup', one is needed")
     data = notebook.metadata.get("normlab", {}).get("data", [])
+    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
     for number, cell in enumerate(notebook.cells, start=1):
         tags = cell.metadata.get("tags", [])
         if cell.cell_type == "markdown":
@@ -66,7 +68,7 @@ def standalone_copy(root: Path, source: Path, references: References):
             except ValueError as problem:
                 raise ValueError(f"{source.name}, cell {number} ({cell.id}): {problem}") from None
         elif "setup" in tags:
-            cell.source = standalone_cell(package_files(root, data))
+            cell.source = standalone_cell(package_files(root, code, data))
             cell.metadata.tags = list(SETUP_TAGS)
             _fold(cell)
         elif "solution" in tags:
@@ -76,13 +78,54 @@ def standalone_copy(root: Path, source: Path, references: References):
     return notebook
 
 
-def package_files(root: Path, data: list[str]) -> dict[str, str]:
-    """The package's modules and the named data files, by their path below the folder that holds the package."""
+def package_files(root: Path, code: str, data: list[str]) -> dict[str, str]:
+    """The modules that ``code`` reaches and the named data files, by their path below the folder of the package."""
     package = root / "src" / "normlab"
-    paths = sorted(package.rglob("*.py")) + [package / name for name in data]
+    paths = _reached_modules(package, code) + [package / name for name in data]
     if any(name.startswith("data/") for name in data):
         paths += sorted((package / "data").glob("NOTICE*"))
     return {path.relative_to(package.parent).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
+def _reached_modules(package: Path, code: str) -> list[Path]:
+    """The package's modules that ``code`` imports, that these import, and so on, in functions too."""
+    reached, to_read = set(), [(code, package.name)]
+    while to_read:
+        for name in _imported_names(*to_read.pop()):
+            for path in _files_of(package, name):
+                if path not in reached:
+                    reached.add(path)
+                    within = path.relative_to(package.parent).parent.as_posix().replace("/", ".")
+                    to_read.append((path.read_text(encoding="utf-8"), within))
+    return sorted(reached)
+
+
+def _imported_names(code: str, within: str) -> set[str]:
+    """Dotted names that may be modules: all that ``code``, a module in the package ``within``, could import."""
+    names = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            parents = within.split(".")
+            base = parents[: len(parents) - node.level + 1] if node.level else []
+            module = ".".join([*base, *filter(None, [node.module])])
+            names |= {module} | {f"{module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            names.add(f"{node.value.id}.{node.attr}")  # normlab.figures, which imports on first use
+    return names
+
+
+def _files_of(package: Path, name: str) -> list[Path]:
+    """The files that importing the dotted ``name`` runs: each package on the way, and the module itself."""
+    parts = name.split(".")
+    if parts[0] != package.name:
+        return []
+    path, files = package, [package / "__init__.py"]
+    for part in parts[1:]:
+        path = path / part
+        files += [path / "__init__.py", path.with_suffix(".py")]
+    return [file for file in files if file.is_file()]
 
 
 def _fold(cell) -> None:
