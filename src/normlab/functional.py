@@ -128,11 +128,11 @@ def layer_norm(
     """
     convention = choose_convention(convention, LAYER_NORM_CONVENTIONS, "layernorm")
     check(x, eps, weight=weight, bias=bias)
-    _check_absent(convention, weight, bias)
+    check_absent(convention, weight, bias)
     match convention:
         case Convention.NEMOTRON:
             gain = None if weight is None else weight + 1
-            return F.layer_norm(x, x.shape[-1:], gain, bias, eps)
+            return _torch_layer_norm(x, gain, bias, eps)
         case Convention.BARE:
             return F.layer_norm(_to_float32(x), x.shape[-1:], eps=eps).to(x.dtype)
         case Convention.NO_BIAS:
@@ -175,7 +175,7 @@ def rms_norm(
     """
     convention = choose_convention(convention, RMS_NORM_CONVENTIONS, "rmsnorm")
     check(x, eps, weight=weight)
-    _check_absent(convention, weight, None)
+    check_absent(convention, weight, None)
     if not 0 < fraction <= 1 or (fraction < 1 and convention is not Convention.DEFAULT):
         raise ValueError(
             "fraction must lie in (0, 1], and be 1 except under the default convention, "
@@ -270,11 +270,22 @@ def _published_scores(x: Tensor, eps: float) -> Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
 
 
+def _torch_layer_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """F.layer_norm for any mix of dtypes: what it refuses by itself is widened first."""
+    kinds = {t.dtype for t in (gain, bias) if t is not None}
+    taken = kinds <= {x.dtype} or (x.device.type == "cpu" and x.dtype in HALF_TYPES and kinds == {torch.float32})
+    if taken:
+        return F.layer_norm(x, x.shape[-1:], gain, bias, eps)
+    kind = torch.float64 if torch.float64 in {x.dtype, *kinds} else torch.float32
+    gain, bias = (None if t is None else t.to(kind) for t in (gain, bias))
+    return F.layer_norm(x.to(kind), x.shape[-1:], gain, bias, eps).to(x.dtype)
+
+
 def _to_float32(x: Tensor) -> Tensor:
     return x.float() if x.dtype in HALF_TYPES else x
 
 
-def _check_absent(convention: Convention, weight: Tensor | None, bias: Tensor | None) -> None:
+def check_absent(convention: Convention, weight: Tensor | None, bias: Tensor | None) -> None:
     if convention is Convention.BARE and weight is not None:
         raise ValueError("convention 'bare' has no weight, but one was given")
     if convention in (Convention.BARE, Convention.NO_BIAS) and bias is not None:
