@@ -3,7 +3,8 @@
 Parameter names are torch's (``weight``, ``bias``), so that state dicts are interchangeable with those of
 ``torch.nn.LayerNorm``, ``RMSNorm``, ``GroupNorm`` and ``BatchNorm1d``. Features stand last. Every module is called as
 ``norm(x, mask=None)`` with x [..., width] and mask [...] (1/True = real token); a norm that treats each token alone
-has no use for the mask and ignores it.
+has no use for the mask and ignores it. LayerNorm and RMSNorm use the formulas of :mod:`normlab.functional`, or of
+:mod:`normlab.fast` inside ``with fast.enabled():``.
 """
 
 from enum import Enum
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normlab import functional
+from normlab import fast, functional
 from normlab.functional import (
     LAYER_NORM_CONVENTIONS,
     RMS_NORM_CONVENTIONS,
@@ -66,7 +67,7 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if has_bias else None
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return functional.layer_norm(x, self.weight, self.bias, self.eps, convention=self.convention)
+        return fast.formulas().layer_norm(x, self.weight, self.bias, self.eps, convention=self.convention)
 
     def extra_repr(self) -> str:
         return f"{self.width}, eps={self.eps}, convention={self.convention.value}"
@@ -93,7 +94,7 @@ class RMSNorm(nn.Module):
         self.weight = _gain(width, self.convention)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return functional.rms_norm(x, self.weight, self.eps, convention=self.convention, fraction=self.fraction)
+        return fast.formulas().rms_norm(x, self.weight, self.eps, convention=self.convention, fraction=self.fraction)
 
     def extra_repr(self) -> str:
         return f"{self.width}, eps={self.eps}, convention={self.convention.value}, fraction={self.fraction}"

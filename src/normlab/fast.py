@@ -1,0 +1,224 @@
+"""The fastest correct path for the device at hand: LayerNorm and RMSNorm, called as in :mod:`normlab.functional`.
+
+``layer_norm`` and ``rms_norm`` here take the arguments of their namesakes there and give the same result up to
+rounding, with half types accumulated in float32 and rounded once. The modules of :mod:`normlab.norms` use them inside
+``with fast.enabled():``, or after ``fast.enabled(True)``; otherwise they use the reference.
+
+========================  =========================================  ==========================================
+where                     RMSNorm                                    LayerNorm
+========================  =========================================  ==========================================
+CPU                       ``torch.linalg.vector_norm`` and two       torch's fused kernel
+                          scalings; backward through the fused one
+                          of LayerNorm
+CUDA and other devices    torch's kernel                             torch's kernel
+inside ``torch.compile``  the reference formula, half types in       the same
+                          float32: fusing it is the compiler's job
+========================  =========================================  ==========================================
+
+On the CPU every result is right, also for vectors that these operations would get wrong: sizes whose squares leave
+the number range, and for LayerNorm a mean that outweighs the spread, as in a constant vector. A batch that has one
+(or a NaN) is computed by the reference formula instead, some five times slower. On other devices results are those of
+torch's kernels. ScaleNorm, DyT and the norms across tokens have no fast path; partial RMSNorm is refused.
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from normlab import functional
+from normlab.backward import rms_norm_backward
+from normlab.core import HALF_TYPES, check
+from normlab.functional import (
+    LAYER_NORM_CONVENTIONS,
+    RMS_NORM_CONVENTIONS,
+    Convention,
+    check_absent,
+    choose_convention,
+)
+
+__all__ = ["enabled", "formulas", "layer_norm", "rms_norm"]
+
+_formulas: ModuleType = functional
+
+
+class enabled:
+    """Let the norm modules take the fast path, from now on or, as ``with fast.enabled():``, for a block of code.
+
+    ``fast.enabled(False)`` goes back to the reference. The switch is read in the forward pass, by all threads.
+    """
+
+    def __init__(self, on: bool = True):
+        global _formulas
+        self._before = _formulas
+        _formulas = sys.modules[__name__] if on else functional
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: Any) -> None:
+        global _formulas
+        _formulas = self._before
+
+
+def formulas() -> ModuleType:
+    """The module whose ``layer_norm`` and ``rms_norm`` are in force: :mod:`normlab.functional` or this one."""
+    return _formulas
+
+
+def layer_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    convention: Convention | str = Convention.DEFAULT,
+) -> Tensor:
+    """:func:`normlab.functional.layer_norm` by the fastest correct path; arguments, result and errors as there.
+
+    For the backward pass it keeps x, the gain and two numbers per token. It can be differentiated twice.
+    """
+    convention = choose_convention(convention, LAYER_NORM_CONVENTIONS, "layernorm")
+    check(x, eps, weight=weight, bias=bias)
+    check_absent(convention, weight, bias)
+    if convention is Convention.NEMOTRON and weight is not None:
+        weight = 1 + weight.to(_accumulator(weight))
+    if torch.compiler.is_compiling():
+        return functional.layer_norm(x.to(_accumulator(x)), weight, bias, eps).to(x.dtype)
+    if x.device.type != "cpu":
+        wide, weight, bias = _one_dtype(x, weight, bias)
+        return F.layer_norm(wide, x.shape[-1:], weight, bias, eps).to(x.dtype)
+    # Parameters in the accumulating dtype make the kernel return mean and rate in it too.
+    gain = _accumulator(x) if x.dtype in HALF_TYPES or weight is not None else None
+    if gain is not None:
+        weight = torch.ones(x.shape[-1:], dtype=gain) if weight is None else weight.to(gain)
+    bias = None if bias is None else bias.to(_accumulator(x))
+    y, mean, rate = torch.native_layer_norm(x, x.shape[-1:], weight, bias, eps)
+    if _in_range(rate) and bool(((mean * rate).abs() < _LARGEST_MEAN).all()):
+        return y
+    return functional.layer_norm(x, weight, bias, eps)
+
+
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    convention: Convention | str = Convention.DEFAULT,
+    fraction: float = 1.0,
+) -> Tensor:
+    """:func:`normlab.functional.rms_norm` by the fastest correct path; arguments, result and errors as there.
+
+    For the backward pass it keeps x, the gain and one number per token. It can be differentiated twice.
+
+    Raises:
+        NotImplementedError: fraction is not 1. Partial RMSNorm has no fast path.
+    """
+    convention = choose_convention(convention, RMS_NORM_CONVENTIONS, "rmsnorm")
+    check(x, eps, weight=weight)
+    check_absent(convention, weight, None)
+    if fraction != 1:
+        raise NotImplementedError(f"fast.rms_norm takes all features, got fraction={fraction}; use normlab.functional")
+    if weight is None or (convention in _GAIN_LAST and x.dtype == weight.dtype and x.dtype not in HALF_TYPES):
+        return _rms_norm(x, weight, eps)
+    match convention:
+        case Convention.LLAMA:
+            return weight * _rms_norm(x, None, eps)
+        case Convention.T5:
+            scores = _rms_norm(x.to(_accumulator(x)), None, eps)
+            return weight * (scores.to(weight.dtype) if weight.dtype in HALF_TYPES else scores)
+        case Convention.GEMMA:
+            weight = 1 + weight.to(_accumulator(weight))
+    return _rms_norm(x, weight, eps)
+
+
+_GAIN_LAST = (Convention.LLAMA, Convention.T5)  # rounded to x's or the gain's dtype before the gain
+_LARGEST_MEAN = 4.0  # in units of the spread; the rounding of the mean costs LayerNorm's kernel that many digits
+_SAFE = (1e-15, 1e15)  # sizes whose squares and cubes, summed over a vector, stay inside float32
+
+
+def _rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """weight * x / sqrt(mean(x^2) + eps), the gain before the one rounding to the dtype of x."""
+    if torch.compiler.is_compiling():
+        return functional.rms_norm(x.to(_accumulator(x)), weight, eps).to(x.dtype)
+    if x.device.type != "cpu":
+        wide, weight = _one_dtype(x, weight)
+        return F.rms_norm(wide, x.shape[-1:], weight, eps).to(x.dtype)
+    length = _length(x.detach(), _accumulator(x))
+    root = torch.hypot(length / x.shape[-1] ** 0.5, length.new_tensor(eps**0.5))
+    if not _in_range(root):
+        return functional.rms_norm(x, weight, eps)
+    return _RMSNorm.apply(x, weight, root.reciprocal(), eps)
+
+
+class _RMSNorm(torch.autograd.Function):
+    """weight * x * rate on the CPU, where rate [..., 1] = 1/sqrt(mean(x^2) + eps) comes with the call."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor | None, rate: Tensor, eps: float) -> Tensor:
+        y = x * rate  # the only new tensor of this size: its page faults cost more than all the arithmetic
+        return (y if weight is None else y.mul_(weight)).to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        x, weight, rate, ctx.eps = inputs
+        ctx.save_for_backward(x, weight, rate)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, rate = ctx.saved_tensors
+        (grad,) = grads
+        if torch.is_grad_enabled():
+            # Someone will differentiate this again, and rate depends on x: take the formula that says so.
+            dx, dweight = rms_norm_backward(grad, x, weight, ctx.eps)
+            return dx, None if weight is None else dweight, None, None
+        grad, wide = grad.to(rate.dtype), x.to(rate.dtype)
+        gain = None if weight is None else weight.to(rate.dtype)
+        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], False]
+        # LayerNorm's fused backward, told that the mean is zero, is RMSNorm's but for the centering of the gradient:
+        # rate (u - mean(u) - x̂ mean(u x̂)) with u = weight * grad. Adding rate * mean(u) puts that back.
+        dx, dweight, _ = torch.ops.aten.native_layer_norm_backward(
+            grad, wide, x.shape[-1:], torch.zeros_like(rate), rate, gain, None, wanted
+        )
+        if wanted[0]:
+            sums = grad.sum(-1) if gain is None else torch.mv(grad.reshape(-1, x.shape[-1]), gain)
+            dx = dx.add_(sums.view_as(rate) * rate / x.shape[-1]).to(x.dtype)
+        return dx, dweight.to(weight.dtype) if wanted[1] else None, None, None
+
+
+def _length(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Euclidean length over the last axis, kept at size 1. One read of x, no temporary of its size.
+
+    vector_norm adds up one square after the other, and over 4096 equal entries float32 would be off by 2e-6: so
+    take lengths of blocks first, then the length of those lengths.
+    """
+    block = 256
+    blocks, rest = divmod(x.shape[-1], block)
+    if blocks < 2:
+        return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=dtype)
+    body, tail = x.split([blocks * block, rest], dim=-1)
+    parts = torch.linalg.vector_norm(body.unflatten(-1, (blocks, block)), dim=-1, dtype=dtype)
+    if rest:
+        parts = torch.cat([parts, torch.linalg.vector_norm(tail, dim=-1, keepdim=True, dtype=dtype)], dim=-1)
+    return _length(parts, dtype)
+
+
+def _in_range(size: Tensor) -> bool:
+    """Whether all sizes (or their inverses) are ones that the fast operations can square; NaN is not."""
+    return bool(((size > _SAFE[0]) & (size < _SAFE[1])).all())
+
+
+def _accumulator(x: Tensor) -> torch.dtype:
+    """float32 for half types, else the dtype of x."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def _one_dtype(x: Tensor, *parameters: Tensor | None) -> list[Any]:
+    """All in the widest dtype among them, since torch's kernels on accelerators take no mixture."""
+    dtype = x.dtype
+    for p in parameters:
+        dtype = dtype if p is None else torch.promote_types(dtype, p.dtype)
+    return [t if t is None else t.to(dtype) for t in (x, *parameters)]
