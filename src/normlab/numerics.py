@@ -1,4 +1,4 @@
-"""Five ways to compute a variance in floating point, to see which ones survive a large mean.
+"""Ways to compute a variance in floating point, to see which ones survive a large mean.
 
 All take x [..., n], compute in the dtype of x, return the biased variance over the last axis [...], and are
 written for reading, not for speed: two of them loop over the entries in Python.
@@ -14,6 +14,11 @@ from torch import Tensor
 def two_pass(x: Tensor) -> Tensor:
     """Mean first, then the mean of the squared deviations: mean((x - mean(x))^2)."""
     return (x - x.mean(-1, keepdim=True)).square().mean(-1)
+
+
+def centered_twice(x: Tensor) -> Tensor:
+    """:func:`two_pass` of the deviations, which removes the rounding error of the first mean: what layer_norm does."""
+    return two_pass(x - x.mean(-1, keepdim=True))
 
 
 def difference_of_squares(x: Tensor) -> Tensor:
@@ -72,6 +77,7 @@ def chunked(x: Tensor, size: int = 64) -> Tensor:
 
 ALGORITHMS: dict[str, Callable[[Tensor], Tensor]] = {
     "two-pass": two_pass,
+    "centered twice": centered_twice,
     "Welford": welford,
     "E[x²] − μ²": difference_of_squares,
     "shifted one-pass": shifted,
