@@ -16,6 +16,7 @@ __all__ = [
     "data",
     "device",
     "experiments",
+    "families",
     "fast",
     "figures",
     "functional",

@@ -26,11 +26,18 @@ class Rotary:
     Features i and i + n/2 of the first n = ``features`` of a head are one pair; at position m it turns by
     m * base^(-2 i / n). Scores then depend on distances only, and norms do not change. The rest stays as it is.
 
+    Args:
+        features: n, even.
+        base: wavelengths run from 2 pi to nearly 2 pi * base.
+        angles: dtype in which angles are computed. Published code uses float32, in which an angle at position 2000 is
+            off by up to 1e-4; a model that was trained so must be run so to give the same logits.
+
     Source: Su et al. 2021, arXiv:2104.09864, with the pairs of GPT-NeoX and Llama (theirs are neighbors).
     """
 
     features: int
     base: float = 10000.0
+    angles: torch.dtype = torch.float64
 
     def __post_init__(self):
         if self.features < 2 or self.features % 2:
@@ -40,9 +47,10 @@ class Rotary:
 
     def __call__(self, x: Tensor, position_ids: Tensor) -> Tensor:
         """Turn x [B, T, heads, head_dim] to the positions [T] or [B, T]; half types are turned in float32."""
-        wide = torch.float32 if x.device.type == "mps" else torch.float64
+        wide = torch.float32 if x.device.type == "mps" else self.angles
         pair = torch.arange(0, self.features, 2, dtype=wide, device=x.device)
-        angle = position_ids.to(x.device, wide)[..., None, None] * self.base ** (-pair / self.features)
+        frequency = 1.0 / self.base ** (pair / self.features)
+        angle = position_ids.to(x.device, wide)[..., None, None] * frequency
         dtype = torch.promote_types(x.dtype, torch.float32)
         cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)  # [T, 1, n/2] or [B, T, 1, n/2]
         turning, rest = x[..., : self.features], x[..., self.features :]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import torch
 from torch import nn
 
 from normlab.attention import QKNorm, Rotary
@@ -101,6 +102,7 @@ class TransformerConfig:
         positions: see :class:`Positions`.
         rope_base, rope_local_base: base of the rotation; the second in blocks with a window, None for the same.
         rope_fraction: share of each head's features that turn.
+        rope_angles: dtype of the angles, see :class:`normlab.attention.Rotary`.
 
         mlp: plain or gated.
         mlp_width: hidden features of the MLP; None means 4 * width, or 8/3 * width (rounded down) if gated.
@@ -150,6 +152,7 @@ class TransformerConfig:
     rope_base: float = 10000.0
     rope_local_base: float | None = None
     rope_fraction: float = 1.0
+    rope_angles: torch.dtype = torch.float64
     mlp: MLPKind = MLPKind.PLAIN
     mlp_bias: bool = False
     embedding_multiplier: float | None = None
@@ -239,7 +242,8 @@ class TransformerConfig:
         if self.positions is not Positions.ROPE:
             return None
         local = None if self.window(layer) is None else self.rope_local_base
-        return Rotary(int(self.head_dim * self.rope_fraction), self.rope_base if local is None else local)
+        base = self.rope_base if local is None else local
+        return Rotary(int(self.head_dim * self.rope_fraction), base, self.rope_angles)
 
     def make_norm(self, width: int | None = None) -> nn.Module:
         """A new norm as the config wants it, over ``width`` features (None: the stream's)."""
