@@ -1,21 +1,45 @@
-"""Norm modules, placements, attention, Transformer: right wiring, right values, clear errors."""
+"""The whole Transformer: causality, padding, placements per block, initial weights, real-model options, clear errors."""
 
+import copy
 import dataclasses
+import itertools
+import pickle
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from normlab import functional
-from normlab.attention import CausalSelfAttention
-from normlab.norms import LayerNorm, NormKind, RMSNorm, make_norm
-from normlab.placement import Placement, Residual, post, pre
-from normlab.transformer import Init, Transformer, TransformerConfig
+from normlab import probes
+from normlab.norms import LayerNorm, NormKind, RMSNorm
+from normlab.placement import Placement, deepnorm_single
+from normlab.transformer import Activation, Init, MLPKind, Transformer, TransformerConfig
+
+PLACEMENTS = [p.value for p in Placement]
+ROPE = {"positions": "rope", "rope_base": 100.0}
+MIXED = ("post", "pre", "output")
+MODELS = {
+    **{kind: {"placement": kind} for kind in PLACEMENTS},
+    "parallel, two norms": {"placement": "parallel", "parallel_shared_norm": False},
+    "mixed": {"placement": MIXED},
+    "rope": {**ROPE, "head_dim": 6, "rope_fraction": 0.7},
+    "qk-norm": {**ROPE, "qk_norm": "per_head"},
+    "qk-norm, joint": {**ROPE, "qk_norm": "joint", "kv_heads": 1},
+    "windows and caps": {**ROPE, "windows": (2, None, 3), "rope_local_base": 7.0, "attention_softcap": 5.0},
+    "no positions": {"positions": "none"},
+    "gated, biases": {"mlp": "gated", "activation": "silu", "attention_bias": True, "mlp_bias": True},
+    "embedding": {"embedding_norm": True, "embedding_multiplier": 3.0, "tied_head": True, "logit_softcap": 2.0},
+    "head": {"head_transform": True, "head_bias": True, "segments": 2, "activation": "gelu_tanh"},
+    "scaled norms": {"output_scale": "inverse_sqrt_layer"},
+}
+
+
+def config(**options):
+    return TransformerConfig(**{"vocab_size": 11, "context": 16, "layers": 3, "width": 24, "heads": 3, **options})
 
 
 def small(**options):
-    settings = {"vocab_size": 11, "context": 16, "layers": 3, "width": 24, "heads": 3, **options}
-    return Transformer(TransformerConfig(**settings), seed=5)
+    return Transformer(config(**options), seed=5)
 
 
 def ids(*shape, seed=0, vocab=11):
@@ -32,102 +56,22 @@ def randomize(model, seed=1):
     return model
 
 
-# --- norms ---------------------------------------------------------------------------------------------------------
+def stream(model, tokens, **context):
+    """The stream after each block."""
+    x, after = model.embed(tokens), []
+    for block in model.blocks:
+        x = block(x, **context)
+        after.append(x)
+    return after
 
 
-@pytest.mark.parametrize("kind, theirs", [("layernorm", nn.LayerNorm), ("rmsnorm", nn.RMSNorm)])
-def test_modules_exchange_weights_with_torch(kind, theirs):
-    ours, theirs = randomize(make_norm(kind, 10, eps=1e-3)), theirs(10, eps=1e-3)
-    theirs.load_state_dict(ours.state_dict())
-    x = torch.randn(4, 10, generator=torch.Generator().manual_seed(0)) + 2
-    torch.testing.assert_close(ours(x), theirs(x))
+# --- causality and padding ------------------------------------------------------------------------------------------
 
 
-def test_default_eps():
-    assert make_norm("layernorm", 4).eps == 1e-5
-    assert make_norm(NormKind.RMSNORM, 4).eps == 1e-6
-    assert make_norm("rmsnorm", 4, eps=0.5).eps == 0.5
-
-
-def test_unknown_kinds_are_named_with_the_known_ones():
-    with pytest.raises(ValueError, match="'layer'.*layernorm, rmsnorm, batchnorm, groupnorm, powernorm, scalenorm, dyt, identity"):
-        make_norm("layer", 4)
-    with pytest.raises(ValueError, match="width"):
-        make_norm("layernorm", 0)
-
-
-# --- placement -----------------------------------------------------------------------------------------------------
-
-
-def test_wirings_by_hand():
-    """x = [1, 2, 3, 4], F(v) = v^2, LayerNorm: values computed on paper."""
-    x = torch.tensor([1.0, 2, 3, 4], dtype=torch.float64)
-    norm = lambda v: functional.layer_norm(v, eps=0.0)
-    total = torch.tensor([2.0, 6, 12, 20], dtype=torch.float64)  # x + x^2: mean 10, variance 46
-    torch.testing.assert_close(post(x, torch.square, norm), (total - 10) / 46**0.5)
-    z = torch.tensor([-3.0, -1, 1, 3], dtype=torch.float64) / 5**0.5
-    torch.testing.assert_close(pre(x, torch.square, norm), x + z**2)
-
-
-def test_only_pre_returns_the_stream_when_the_sublayer_is_zero():
-    x = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
-    zero = nn.Linear(8, 8, bias=False)
-    nn.init.zeros_(zero.weight)
-    assert torch.equal(Residual(zero, LayerNorm(8), "pre")(x), x)
-    assert not torch.allclose(Residual(zero, LayerNorm(8), "post")(x), x, atol=0.1)
-
-
-@pytest.mark.parametrize("placement, final", [("pre", True), ("post", False)])
-def test_a_final_norm_exactly_if_the_stream_is_not_normalized(placement, final):
-    model = small(placement=placement)
-    assert isinstance(model.final_norm, RMSNorm) is final
-    assert isinstance(small(placement=placement, final_norm=not final).final_norm, RMSNorm) is not final
-
-
-# --- attention -----------------------------------------------------------------------------------------------------
-
-
-def test_attention_by_the_formula():
-    g = torch.Generator().manual_seed(3)
-    attention = CausalSelfAttention(6, 2).double()
-    x = torch.randn(2, 5, 6, generator=g, dtype=torch.float64)
-    mask = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
-    with torch.no_grad():
-        y = attention(x, mask)
-        for b in range(2):
-            for t in range(5):
-                seen = [s for s in range(t + 1) if mask[b, s]]
-                mixed = torch.zeros(6, dtype=torch.float64)
-                for h in (slice(0, 3), slice(3, 6)):
-                    q = attention.query(x[b, t])[h]
-                    if seen:
-                        scores = torch.stack([q @ attention.key(x[b, s])[h] for s in seen]) / 3**0.5
-                        values = torch.stack([attention.value(x[b, s])[h] for s in seen])
-                        mixed[h] = scores.softmax(0) @ values
-                torch.testing.assert_close(y[b, t], attention.out(mixed))
-
-
-def test_a_row_that_sees_nothing_is_zero_with_finite_gradients():
-    attention = CausalSelfAttention(6, 2)
-    x = torch.randn(1, 4, 6, requires_grad=True)
-    y = attention(x, torch.tensor([[0, 0, 1, 1]]))
-    assert torch.equal(y[0, :2], torch.zeros(2, 6))
-    y.sum().backward()
-    assert x.grad.isfinite().all() and all(p.grad.isfinite().all() for p in attention.parameters())
-
-
-def test_heads_must_divide_width():
-    with pytest.raises(ValueError, match="width=6, heads=4"):
-        CausalSelfAttention(6, 4)
-
-
-# --- transformer ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("placement", list(Placement))
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
-def test_the_future_does_not_leak(placement, norm):
-    model = randomize(small(placement=placement, norm=norm)).double()
+def test_the_future_does_not_leak(name, norm):
+    model = randomize(small(norm=norm, **MODELS[name])).double()
     a = ids(2, 10)
     b = a.clone()
     b[:, 7:] = (b[:, 7:] + 1) % 11
@@ -135,18 +79,54 @@ def test_the_future_does_not_leak(placement, norm):
     assert not torch.allclose(model(a)[:, 7:], model(b)[:, 7:])
 
 
-@pytest.mark.parametrize("placement", list(Placement))
-def test_padding_on_either_side_changes_nothing_at_real_tokens(placement):
-    model = randomize(small(placement=placement)).double()
+def test_an_encoder_sees_the_future():
+    model = randomize(small(causal=False)).double()
+    a, b = ids(1, 10), ids(1, 10)
+    b[:, 9] = (b[:, 9] + 1) % 11
+    assert (model(a) - model(b))[0, 0].abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_padding_on_either_side_changes_nothing_at_real_tokens(name, causal):
+    model = randomize(small(causal=causal, **MODELS[name])).double()
     real = ids(1, 6)
     plain = model(real)
-    junk = torch.full((1, 4), 9)
-    ones, zeros = torch.ones(1, 6), torch.zeros(1, 4)
-    right = model(torch.cat([real, junk], 1), torch.cat([ones, zeros], 1))
-    torch.testing.assert_close(right[:, :6], plain)
-    positions = torch.cat([torch.zeros(4, dtype=torch.long), torch.arange(6)])
-    left = model(torch.cat([junk, real], 1), torch.cat([zeros, ones], 1), positions)
-    torch.testing.assert_close(left[:, 4:], plain)
+    for pads, content in ((1, 0), (4, 9), (10, 3)):
+        junk = torch.full((1, pads), content)
+        ones, zeros = torch.ones(1, 6), torch.zeros(1, pads)
+        right = model(torch.cat([real, junk], 1), torch.cat([ones, zeros], 1))
+        torch.testing.assert_close(right[:, :6], plain, rtol=1e-9, atol=1e-11)
+        positions = torch.cat([torch.zeros(pads, dtype=torch.long), torch.arange(6)])
+        left = model(torch.cat([junk, real], 1), torch.cat([zeros, ones], 1), positions)
+        torch.testing.assert_close(left[:, pads:], plain, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_padding_stays_out_of_statistics_that_cross_tokens(placement):
+    """BatchNorm everywhere that a norm can stand, in training mode."""
+    options = {"qk_norm": "joint", "embedding_norm": True, "head_transform": True, "final_norm": True}
+    model = randomize(small(norm="batchnorm", placement=placement, **options)).double().train()
+    real, junk = ids(2, 6), torch.full((2, 4), 9)
+    plain = copy.deepcopy(model)
+    mask = torch.cat([torch.ones(2, 6), torch.zeros(2, 4)], 1)
+    torch.testing.assert_close(model(torch.cat([real, junk], 1), mask)[:, :6], plain(real))
+    for ours, theirs in zip(model.buffers(), plain.buffers()):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_sequence_of_padding_alone_leaves_gradients_finite(name):
+    model = randomize(small(**MODELS[name]))
+    mask = torch.ones(3, 8)
+    mask[0], mask[1, :3] = 0, 0
+    logits = model(ids(3, 8), mask)
+    assert logits.isfinite().all()
+    logits.square().mean().backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+# --- knob two in a stack --------------------------------------------------------------------------------------------
 
 
 def test_every_block_is_pre_norm_by_the_formula():
@@ -158,44 +138,360 @@ def test_every_block_is_pre_norm_by_the_formula():
     torch.testing.assert_close(model.blocks[0](x), y)
 
 
-def test_initial_standard_deviations():
+def test_blocks_by_the_formula():
+    """All norms with random gains; A, M: attention and MLP; N, O: norms before and behind, of either."""
+    for kind, options in (("peri", {}), ("output", {}), ("deepnorm", {}), ("parallel", {"parallel_shared_norm": False})):
+        model = randomize(small(placement=kind, norm="layernorm", **options)).double()
+        a, m = model.blocks[1].residuals
+        x = model.embed(ids(2, 7))
+        if kind == "peri":
+            h = x + a.output_norm(a.sublayer(a.norm(x)))
+            y = h + m.output_norm(m.sublayer(m.norm(h)))
+        elif kind == "output":
+            h = x + a.output_norm(a.sublayer(x))
+            y = h + m.output_norm(m.sublayer(h))
+        elif kind == "deepnorm":
+            h = a.norm(6**0.25 * x + a.sublayer(x))
+            y = m.norm(6**0.25 * h + m.sublayer(h))
+        else:
+            y = x + a.sublayer(a.norm(x)) + m.sublayer(m.norm(x))
+        torch.testing.assert_close(model.blocks[1](x), y, msg=kind)
+
+
+def test_hybrid_norms_queries_keys_and_values():
+    """Attention without a norm at its door; softmax of normed Q, K applied to normed V. The MLP skips from its norm."""
+    model = randomize(small(placement="hybrid")).double()
+    a, m = model.blocks[0].residuals
+    x = model.embed(ids(2, 7))
+    heads = lambda p, n: F.rms_norm(p(x).unflatten(-1, (3, 8)), (8,), n.weight, 1e-6).transpose(1, 2)
+    s = a.sublayer
+    q, k, v = heads(s.query, s.query_norm), heads(s.key, s.key_norm), heads(s.value, s.value_norm)
+    scores = (q @ k.transpose(-1, -2) / 8**0.5).masked_fill(~torch.ones(7, 7).tril().bool(), -torch.inf)
+    h = x + s.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+    normed = F.rms_norm(h, (24,), m.norm.weight, 1e-6)
+    torch.testing.assert_close(model.blocks[0](x), m.sublayer(normed) + normed)
+    joint = small(placement="hybrid", qk_norm="joint").blocks[0].residuals[0].sublayer
+    assert joint.value_norm.weight.shape == (24,)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_the_stream_passes_zero_branches_untouched_where_no_norm_stands_on_it(placement):
+    model = randomize(small(placement=placement)).double()
+    for block in model.blocks:
+        for residual in block.residuals:
+            writer = residual.sublayer.out if hasattr(residual.sublayer, "out") else residual.sublayer.down
+            nn.init.zeros_(writer.weight)
+    x = model.embed(ids(2, 5))
+    untouched = torch.equal(stream(model, ids(2, 5))[-1], x)
+    assert untouched is (placement not in ("post", "deepnorm", "hybrid"))
+
+
+def test_a_placement_per_block():
+    """Mix-LN: Post-Norm first, Pre-Norm after. The last block decides about the final norm."""
+    mix = ("post", "post", "pre")
+    model = randomize(small(placement=mix)).double()
+    assert [block.placement.value for block in model.blocks] == list(mix)
+    assert [b.residuals[0].placement.value for b in model.blocks] == list(mix)
+    uniform = {kind: randomize(small(placement=kind)).double() for kind in ("post", "pre")}
+    tokens = ids(2, 7)
+    x = model.embed(tokens)
+    for i, kind in enumerate(mix):
+        expected = uniform[kind].blocks[i](x)
+        x = model.blocks[i](x)
+        torch.testing.assert_close(x, expected, rtol=1e-12, atol=1e-12)
+    assert config(placement=mix).final_norm and not config(placement=mix[::-1]).final_norm
+    assert config(placement=("pre",) * 3) != config(placement="pre")
+    assert config(placement=["pre", "post", "pre"]).placement == (Placement.PRE, Placement.POST, Placement.PRE)
+
+
+def test_layernorm_scaling_divides_what_sublayers_read_by_the_root_of_their_block():
+    """At initialization the stream then grows by 1/l per block: variance 1 + H_L instead of 1 + L."""
+    settings = {"norm": "layernorm", "layers": 16, "width": 96, "sublayers": ("mlp",), "activation": "relu"}
+    records = probes.record(small(output_scale="inverse_sqrt_layer", **settings), ids(4, 16))
+    for r in records:
+        assert probes.size(r.sublayer_input) == pytest.approx(r.layer**-0.5, rel=1e-3)
+    plain, scaled = (
+        probes.variance(probes.record(small(output_scale=s, **settings), ids(4, 16))[-1].stream_after)
+        for s in ("none", "inverse_sqrt_layer")
+    )
+    start = probes.variance(records[0].stream)
+    harmonic = sum(1 / l for l in range(1, 17))
+    assert (scaled - start) / (plain - start) == pytest.approx(harmonic / 16, rel=0.25)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_hooks_see_stream_input_and_increment(placement):
+    """What probes.record relies on, for every wiring."""
+    model = randomize(small(placement=placement)).double()
+    records = probes.record(model, ids(2, 5))
+    assert torch.equal(records[0].stream, model.embed(ids(2, 5)))
+    for r, following in itertools.pairwise(records):
+        assert torch.equal(r.stream_after, following.stream)
+    for r in records:
+        if placement in ("pre", "parallel", "none") or (placement == "hybrid" and r.kind == "attention"):
+            assert torch.equal(r.stream + r.increment, r.stream_after)
+        if placement == "hybrid" and r.kind == "mlp":
+            assert torch.equal(r.sublayer_input + r.increment, r.stream_after)
+        if placement in ("output", "none"):
+            assert torch.equal(r.sublayer_input, r.stream)
+    if placement == "parallel":
+        attention, mlp = records[:2]
+        assert torch.equal(attention.sublayer_input, mlp.sublayer_input)
+
+
+# --- initial weights ------------------------------------------------------------------------------------------------
+
+
+def stds(**options):
     """Measured, not read from the code path: a rule that matches parameter names can silently match none."""
-    layers = 6
-    for init, inner, writer in (
-        (Init.GPT2, 0.02, 0.02),
-        (Init.GPT2_SCALED, 0.02, 0.02 / (2 * layers) ** 0.5),
-        (Init.XAVIER, 1 / 128**0.5, 1 / 128**0.5),
-    ):
-        model = small(layers=layers, width=128, heads=4, vocab_size=500, init=init)
-        attention, mlp = (r.sublayer for r in model.blocks[-1].residuals)
-        assert attention.query.weight.std().item() == pytest.approx(inner, rel=0.03)
-        assert attention.out.weight.std().item() == pytest.approx(writer, rel=0.03)
-        expected = writer if init is not Init.XAVIER else (2 / 640) ** 0.5
-        assert mlp.down.weight.std().item() == pytest.approx(expected, rel=0.03)
-    stream = small(width=128, heads=4, vocab_size=500, init=Init.XAVIER).embed(ids(4, 16, vocab=500))
-    assert stream.var().item() == pytest.approx(1, rel=0.1)
+    model = small(layers=6, width=128, heads=4, vocab_size=500, mlp="gated", mlp_width=512, **options)
+    attention, mlp = (r.sublayer for r in model.blocks[-1].residuals)
+    matrices = {
+        **{name: getattr(attention, name) for name in ("query", "key", "value", "out")},
+        **{name: getattr(mlp, name) for name in ("gate", "up", "down")},
+        "tokens": model.token_embedding,
+        "head": model.head,
+    }
+    return {name: matrix.weight.std().item() for name, matrix in matrices.items()}
+
+
+SQUARE, WIDE, HEAD = (2 / 256) ** 0.5, (2 / 640) ** 0.5, (2 / 628) ** 0.5
+XAVIER = {
+    **dict.fromkeys(("query", "key", "value", "out"), SQUARE),
+    **dict.fromkeys(("gate", "up", "down"), WIDE),
+    "tokens": 0.5**0.5,
+    "head": HEAD,
+}
+BRANCH = ("value", "out", "gate", "up", "down")
+
+
+@pytest.mark.parametrize(
+    "init, expected",
+    [
+        ("gpt2", dict.fromkeys(XAVIER, 0.02)),
+        ("gpt2-scaled", dict.fromkeys(XAVIER, 0.02) | dict.fromkeys(("out", "down"), 0.0057735)),
+        ("xavier", XAVIER),
+        ("deepnorm", XAVIER | {name: XAVIER[name] * 48**-0.25 for name in BRANCH}),
+        ("tfixup", XAVIER | {name: XAVIER[name] * 54**-0.25 for name in (*BRANCH, "tokens")}),
+    ],
+)
+def test_initial_standard_deviations(init, expected):
+    assert stds(init=init) == pytest.approx(expected, rel=0.03)
+
+
+def test_the_embedding_starts_with_variance_one_whatever_it_sums():
+    for options in ({}, {"segments": 2}, ROPE):
+        # One row of the segment table is all that enters, hence the width.
+        settings = {"width": 1024, "layers": 1, "head_dim": 2, "mlp_width": 1, "vocab_size": 500}
+        x = small(**settings, **options).embed(ids(4, 16, vocab=500))
+        assert x.var().item() == pytest.approx(1, rel=0.1)
+
+
+def test_a_tied_head_is_drawn_once_and_gives_unit_logits():
+    model = small(width=128, heads=4, vocab_size=500, tied_head=True)
+    assert model.head.weight is model.token_embedding.weight
+    assert model.head.weight.std().item() == pytest.approx(128**-0.5, rel=0.03)
+    assert model(ids(4, 16, vocab=500)).std().item() == pytest.approx(1, rel=0.15)
+    assert len(list(model.parameters())) == len(list(small(width=128, heads=4, vocab_size=500).parameters())) - 1
+
+
+def test_biases_start_at_zero_whatever_torch_draws():
+    torch.manual_seed(3)
+    model = small(attention_bias=True, mlp_bias=True, head_bias=True, head_transform=True, norm="rmsnorm")
+    biases = [p for name, p in model.named_parameters() if name.endswith("bias")]
+    assert len(biases) == 3 * (4 + 2) + 2 and not any(b.any() for b in biases)
 
 
 def test_a_seed_means_the_same_weights():
     assert torch.equal(small().head.weight, small().head.weight)
-    config = small().config
-    assert not torch.equal(Transformer(config, 1).head.weight, Transformer(config, 2).head.weight)
+    assert not torch.equal(Transformer(config(), 1).head.weight, Transformer(config(), 2).head.weight)
+    # The draws that the recorded results started from: first and last matrix, and one in the middle.
+    model = small()
+    for weight, values in (
+        (model.token_embedding.weight, [0.5823529, -0.5247635, -0.4203237]),
+        (model.blocks[1].residuals[0].sublayer.out.weight, [-0.1716594, -0.2771938, 0.2302826]),
+        (model.head.weight, [0.1368342, -0.1954426, -0.2199404]),
+    ):
+        assert weight[0, :3].tolist() == pytest.approx(values, abs=1e-6)
+
+
+def test_deepnorm_keeps_the_update_of_a_fresh_model_small():
+    """What alpha and beta are for: the first step of Adam moves the logits of a deep stack less than with plain Post-Norm."""
+
+    def moved(**options):
+        model = small(layers=24, width=32, heads=2, norm="layernorm", **options).double()
+        tokens, optimizer = ids(8, 16), torch.optim.Adam(model.parameters(), lr=1e-3)
+        before = model(tokens)
+        F.cross_entropy(before.flatten(0, 1), ids(8, 16, seed=1).flatten()).backward()
+        optimizer.step()
+        return (model(tokens) - before).square().mean().sqrt().item()
+
+    assert moved(placement="deepnorm", init="deepnorm") < 0.6 * moved(placement="post")
+
+
+# --- options of real models -----------------------------------------------------------------------------------------
+
+
+def test_gated_mlp_by_the_formula():
+    model = randomize(small(mlp="gated", activation="silu", mlp_bias=True)).double()
+    mlp = model.blocks[0].residuals[1].sublayer
+    x = torch.randn(2, 3, 24, dtype=torch.float64)
+    gate = x @ mlp.gate.weight.T + mlp.gate.bias
+    expected = (gate * gate.sigmoid() * (x @ mlp.up.weight.T + mlp.up.bias)) @ mlp.down.weight.T + mlp.down.bias
+    torch.testing.assert_close(mlp(x), expected)
+    assert mlp.up.weight.shape == (64, 24)  # 8/3 of the width: as many parameters as the plain one
+    assert small(mlp=MLPKind.PLAIN).blocks[0].residuals[1].sublayer.up.weight.shape == (96, 24)
+
+
+def test_tanh_approximation_of_gelu():
+    x = torch.linspace(-3, 3, 13)
+    act = small(activation=Activation.GELU_TANH).blocks[0].residuals[1].sublayer.activation
+    torch.testing.assert_close(act(x), 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3))))
+
+
+@pytest.mark.parametrize("width, in_bfloat16", [(48, 6.9375), (2304, 48.0), (3072, 55.5), (3584, 59.75), (4608, 68.0)])
+def test_the_embedding_multiplier_has_the_dtype_of_the_stream(width, in_bfloat16):
+    settings = {"width": width, "heads": 1, "layers": 1, "mlp_width": 1, "head_dim": 2, "positions": "none"}
+    model = small(embedding_multiplier=width**0.5, **settings)
+    for dtype, factor in ((torch.float32, width**0.5), (torch.bfloat16, in_bfloat16)):
+        nn.init.ones_(model.to(dtype).token_embedding.weight)
+        assert model.embed(ids(1, 1))[0, 0, 0].item() == pytest.approx(factor, rel=1e-6)
+
+
+def test_embedding_norm_stands_on_the_sum():
+    model = randomize(small(embedding_norm=True, segments=2, norm="layernorm")).double()
+    tokens, kinds = ids(2, 5), ids(2, 5, vocab=2)
+    total = model.token_embedding(tokens) + model.position_embedding.weight[:5] + model.segment_embedding(kinds)
+    norm = model.embedding_norm
+    expected = F.layer_norm(total, (24,), norm.weight, norm.bias, 1e-5)
+    torch.testing.assert_close(model.embed(tokens, segment_ids=kinds), expected)
+    torch.testing.assert_close(model.embed(tokens), model.embed(tokens, segment_ids=torch.zeros_like(tokens)))
+    assert isinstance(small().embedding_norm, nn.Identity)
+
+
+def test_head_with_transform_bias_and_cap():
+    model = randomize(small(head_transform=True, head_bias=True, norm="layernorm")).double()
+    tokens = ids(2, 5)
+    x = model.final_norm(stream(model, tokens)[-1])
+    t = model.head_transform
+    x = F.layer_norm(F.gelu(t.linear(x)), (24,), t.norm.weight, t.norm.bias, 1e-5)
+    torch.testing.assert_close(model(tokens), x @ model.head.weight.T + model.head.bias)
+    plain, capped = small().double(), small(logit_softcap=0.3).double()
+    torch.testing.assert_close(capped(tokens), 0.3 * torch.tanh(plain(tokens) / 0.3))
+
+
+def test_windows_and_rope_bases_per_block():
+    model = small(**ROPE, windows=(2, None, 4), rope_local_base=7.0)
+    attentions = [block.residuals[0].sublayer for block in model.blocks]
+    assert [a.window for a in attentions] == [2, None, 4]
+    assert [a.rotary.base for a in attentions] == [7.0, 100.0, 7.0]
+    assert [a.rotary.base for a in (b.residuals[0].sublayer for b in small(**ROPE, windows=(2, None, 4)).blocks)] == [
+        100.0
+    ] * 3
+
+
+def test_options_reach_the_attention():
+    options = {"kv_heads": 1, "head_dim": 10, "qk_norm": "per_head", "qk_norm_after_rope": True, "query_scale": 0.3}
+    model = small(**ROPE, rope_fraction=0.4, attention_softcap=9.0, eps=0.25, norm="layernorm", **options)
+    a = model.blocks[2].residuals[0].sublayer
+    assert (a.kv_heads, a.head_dim, a.norm_after_rotary, a.scale, a.softcap) == (1, 10, True, 0.3, 9.0)
+    assert a.rotary.features == 4 and isinstance(a.query_norm, LayerNorm) and a.key_norm.eps == 0.25
+    assert model.position_embedding is None and model.final_norm.eps == 0.25
+
+
+def test_norm_conventions_reach_every_norm():
+    model = small(convention="gemma", qk_norm="per_head", placement="peri", embedding_norm=True)
+    norms = [m for m in model.modules() if isinstance(m, RMSNorm)]
+    assert len(norms) == 3 * (4 + 2) + 2
+    assert all(n.convention.value == "gemma" and not n.weight.any() for n in norms)
+
+
+def test_position_ids_choose_rows_of_the_table():
+    model = small().double()
+    tokens = ids(2, 5)
+    shifted = model.embed(tokens, torch.arange(5) + 3)
+    table = model.position_embedding.weight
+    torch.testing.assert_close(shifted - model.embed(tokens), (table[3:8] - table[:5]).expand(2, 5, 24))
+    each = torch.stack([torch.arange(5), torch.arange(5) + 3])
+    torch.testing.assert_close(model(tokens, position_ids=each)[1], model(tokens, position_ids=torch.arange(5) + 3)[1])
+
+
+def test_it_compiles_in_one_graph():
+    model = randomize(small(placement=("hybrid", "parallel", "deepnorm"), **MODELS["windows and caps"]))
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    tokens, mask = ids(2, 6), torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
+    torch.testing.assert_close(compiled(tokens, mask), model(tokens, mask))
+
+
+# --- config and errors ----------------------------------------------------------------------------------------------
 
 
 def test_config_is_frozen_and_strict():
-    config = small().config
     with pytest.raises(dataclasses.FrozenInstanceError):
-        config.width = 3
+        config().width = 3
     for bad, words in (
         ({"layers": 0}, "layers must be at least 1, got 0"),
         ({"heads": 5}, "width=24, heads=5"),
+        ({"kv_heads": 2}, "heads=3, kv_heads=2"),
+        ({"kv_heads": 0}, "kv_heads must be at least 1, got 0"),
+        ({"head_dim": 0}, "head_dim must be at least 1, got 0"),
         ({"norm": "batch"}, "batch"),
+        ({"norm": "layernorm", "convention": "gemma"}, "gemma"),
         ({"placement": "middle"}, "middle"),
+        ({"placement": ("pre", "post")}, r"placement must have one entry per block \(3\), got 2"),
+        ({"placement": ("pre", "post", "mid")}, "mid"),
+        ({"windows": (4,)}, r"windows must have one entry per block \(3\), got 1"),
+        ({"windows": 4}, "windows must have one entry per block"),
+        ({"windows": (4, 0, None)}, r"window must be at least 1 or None, got \(4, 0, None\)"),
+        ({"rope_local_base": 5.0, **ROPE}, "windows is None"),
+        ({**ROPE, "rope_fraction": 0.0}, "rope_fraction must be above 0 and at most 1, got 0"),
+        ({**ROPE, "rope_fraction": 0.4}, "rotary features must be even and at least 2, got 3"),
+        ({**ROPE, "rope_base": -1.0}, "rotary base must be above 0, got -1"),
+        ({"attention_softcap": 0.0}, "attention_softcap must be above 0, got 0"),
+        ({"logit_softcap": -2.0}, "logit_softcap must be above 0, got -2"),
+        ({"mlp_width": 0}, "mlp_width must be at least 1, got 0"),
+        ({"segments": -1}, "segments must be at least 0, got -1"),
+        ({"output_scale": "inverse_sqrt_layer", "placement": "post"}, "pre, peri, output, parallel, got post"),
+        ({"output_scale": "half"}, "half"),
+        ({"qk_norm": "heads"}, "heads"),
+        ({"positions": "sine"}, "sine"),
+        ({"mlp": "moe"}, "moe"),
+        ({"init": "zero"}, "zero"),
         ({"sublayers": ("conv",)}, "conv"),
         ({"sublayers": ()}, "sublayers"),
     ):
         with pytest.raises(ValueError, match=words):
             small(**bad)
+
+
+def test_replace_decides_anew_what_was_left_to_a_rule():
+    pre = config()
+    assert (pre.final_norm, pre.mlp_width, pre.kv_heads, pre.head_dim) == (True, 96, 3, 8)
+    other = pre.replace(placement="post", width=32, heads=4)
+    assert (other.final_norm, other.mlp_width, other.kv_heads, other.head_dim) == (False, 128, 4, 8)
+    assert other.replace(placement="pre", width=24, heads=3) == pre
+    given = config(final_norm=True, mlp_width=7).replace(placement="post", width=48)
+    assert given.final_norm and given.mlp_width == 7
+    for copied in (copy.deepcopy(pre), pickle.loads(pickle.dumps(pre))):
+        assert copied == pre and hash(copied) == hash(pre) and copied.replace(placement="post").final_norm is False
+
+
+def test_strings_and_enums_mean_the_same():
+    assert config(norm="layernorm", placement="peri", init="deepnorm") == config(
+        norm=NormKind.LAYERNORM, placement=Placement.PERI, init=Init.DEEPNORM
+    )
+
+
+@pytest.mark.parametrize("sublayers", [("mlp",), ("attention",), ("mlp", "attention"), ("mlp", "mlp")])
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_any_order_of_sublayers(placement, sublayers):
+    model = small(placement=placement, sublayers=sublayers)
+    assert model(ids(1, 4)).shape == (1, 4, 11)
+    assert all(len(block.residuals) == len(sublayers) for block in model.blocks)
+
+
+def test_alpha_follows_the_number_of_blocks():
+    assert small(placement="deepnorm").blocks[0].residuals[0].alpha == deepnorm_single(3)[0]
 
 
 def test_bad_calls_are_named():
@@ -206,3 +502,7 @@ def test_bad_calls_are_named():
         model(ids(5))
     with pytest.raises(ValueError, match=r"attention_mask .*\(2, 5\).*\(2, 4\)"):
         model(ids(2, 5), torch.ones(2, 4))
+    with pytest.raises(ValueError, match=r"segment_ids .*\(2, 5\).*\(5,\)"):
+        model(ids(2, 5), segment_ids=torch.zeros(5))
+    with pytest.raises(ValueError, match=r"position_ids must have shape \(2, 5\) or \(5,\), got \(4,\)"):
+        model(ids(2, 5), position_ids=torch.arange(4))
