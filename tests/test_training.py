@@ -1,14 +1,14 @@
-"""Schedules, parameter groups, the loop, the data it reads, and the records it leaves."""
+"""The training loop, what stops it, and its checkpoints."""
 
-import json
 import math
+import signal
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
-from normlab import data, device, record, training
-from normlab.norms import make_norm
+from normlab import checkpoint, data, device, interrupt, nonfinite, training, training_run
 from normlab.transformer import Transformer, TransformerConfig
 
 
@@ -19,30 +19,40 @@ def tiny(seed=0, **options):
 
 def counting(batch=4, length=8):
     """Batches of a text that counts 0 1 2 3 4 0 1 ...: a model that works learns it."""
-    return data.sampler(torch.arange(400) % 5, batch, length)
+    return data.sampler(data.counting(5, 400), batch, length)
 
 
-# --- schedule and groups ---------------------------------------------------------------------------------------------
+def small(*extra, seed=0):
+    """A classifier of 3 features into 3 classes."""
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 8), *extra, nn.Linear(8, 3))
 
 
-def test_schedule_corner_values():
-    rate = lambda step, **kw: training.learning_rate(step, 100, 2.0, **kw)
-    assert rate(0) == rate(99) == 2.0
-    assert [rate(s, warmup=4) for s in range(5)] == [0.5, 1.0, 1.5, 2.0, 2.0]
-    assert rate(0, floor=0.1) == 2.0
-    assert rate(99, warmup=10, floor=0.1) == pytest.approx(0.2)
-    assert rate(10, warmup=10, floor=0.1) == pytest.approx(2.0)
-    middle = training.learning_rate(60, 111, 2.0, warmup=10, floor=0.0)
-    assert middle == pytest.approx(1.0)
+def points(batch=4):
+    generator = torch.Generator().manual_seed(5)
+    return data.rows(torch.randn(40, 3, generator=generator), torch.arange(40) % 3, batch)
 
 
-@pytest.mark.parametrize("kind", ["layernorm", "rmsnorm"])
-def test_no_vector_decays_whatever_it_is_called(kind):
-    model = nn.ModuleDict({"t_rms": make_norm(kind, 4), "ln_1": nn.LayerNorm(4), "proj": nn.Linear(4, 3)})
-    decayed, spared = training.parameter_groups(model, 0.1)
-    assert decayed["weight_decay"] == 0.1 and spared["weight_decay"] == 0
-    assert [tuple(p.shape) for p in decayed["params"]] == [(3, 4)]
-    assert len(decayed["params"]) + len(spared["params"]) == len(list(model.parameters()))
+def state(model):
+    return {name: t.clone() for name, t in model.state_dict().items()}
+
+
+def assert_same(model, other):
+    left, right = (m if isinstance(m, dict) else m.state_dict() for m in (model, other))
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+class Broken(nn.Module):
+    """The identity, until ``forward_factor`` or ``backward_factor`` is set to something else."""
+
+    forward_factor, backward_factor = 1.0, 1.0
+
+    def forward(self, x):
+        y = x * self.forward_factor
+        if y.requires_grad:
+            y.register_hook(lambda gradient: gradient * self.backward_factor)
+        return y
 
 
 # --- loop ------------------------------------------------------------------------------------------------------------
@@ -53,7 +63,15 @@ def test_a_model_learns_to_count():
     history = training.train(model, counting(), 80, lr=1e-2, seed=0, warmup=5, floor=0.0, clip=1.0, weight_decay=0.1)
     assert history.loss[0] > 1.0
     assert training.validation_loss(model, counting()) < 0.1
-    assert len(history.loss) == len(history.lr) == 80
+    assert len(history.loss) == len(history.lr) == len(history.gradient_norm) == 80
+    assert not history.interrupted
+
+
+def test_attention_learns_to_copy():
+    model = Transformer(TransformerConfig(vocab_size=5, context=8, layers=2, width=32, heads=2), seed=0)
+    task = data.copying(vocabulary=4, length=4, batch=16)
+    training.train(model, task, 300, lr=1e-2, seed=0, warmup=20, floor=0.0, clip=1.0)
+    assert training.validation_loss(model, task) < 0.3 < math.log(4)
 
 
 def test_same_seed_same_run_and_each_seed_matters():
@@ -66,32 +84,67 @@ def test_same_seed_same_run_and_each_seed_matters():
     assert run(1, 2) != run(4, 2)
 
 
-def test_one_step_equals_torch_adamw():
+@pytest.mark.parametrize("clip, decay", [(None, 0.0), (0.3, 0.1)])
+def test_equals_a_plain_torch_loop_to_the_last_bit(clip, decay):
     model, twin = tiny(), tiny()
-    training.train(model, counting(), 1, lr=1e-2, seed=7)
-    inputs, targets = counting()(torch.Generator().manual_seed(7))
-    optimizer = torch.optim.AdamW(twin.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.0)
-    nn.functional.cross_entropy(twin(inputs).transpose(1, 2), targets).backward()
-    optimizer.step()
+    with device.single_thread():
+        history = training.train(
+            model, counting(), 25, lr=1e-2, seed=7, warmup=5, floor=0.1, clip=clip, weight_decay=decay
+        )
+        matrices = [p for p in twin.parameters() if p.dim() == 2]
+        vectors = [p for p in twin.parameters() if p.dim() == 1]
+        groups = [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
+        optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
+        generator, losses, norms = torch.Generator().manual_seed(7), [], []
+        for step in range(25):
+            for group in optimizer.param_groups:
+                group["lr"] = training.learning_rate(step, 25, 1e-2, 5, 0.1)
+            inputs, targets = counting()(generator)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(twin(inputs).flatten(0, 1), targets.flatten())
+            loss.backward()
+            norms.append(torch.cat([p.grad.flatten() for p in twin.parameters()]).norm().item())
+            if clip:
+                nn.utils.clip_grad_norm_(twin.parameters(), clip)
+            optimizer.step()
+            losses.append(loss.item())
+    assert history.loss == losses
+    assert history.gradient_norm == pytest.approx(norms, rel=1e-5)
+    assert_same(model, twin)
+
+
+def test_plain_sgd():
+    model, twin = small(nn.Tanh()), small(nn.Tanh())
+    training.train(model, points(), 1, lr=0.1, seed=3, optimizer="sgd")
+    x, y = points()(torch.Generator().manual_seed(3))
+    F.cross_entropy(twin(x), y).backward()
     for ours, theirs in zip(model.parameters(), twin.parameters()):
-        torch.testing.assert_close(ours, theirs)
+        torch.testing.assert_close(ours, theirs - 0.1 * theirs.grad)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step():
-    model = tiny()
-    calls = iter(range(100))
-
-    def batches(generator):
-        if next(calls) == 3:
-            with torch.no_grad():
-                model.head.weight[0, 0] = float("nan")
-        return counting()(generator)
-
-    with pytest.raises(FloatingPointError, match="nan at step 3"):
-        training.train(model, batches, 10, lr=1e-3, seed=0)
+def test_each_step_sees_the_updated_model():
+    model, seen = small(), []
+    watch = lambda step, history: seen.append((step, history.loss[-1], model[0].weight[0, 0].item()))
+    history = training.train(model, points(), 3, lr=0.1, seed=0, each_step=watch)
+    assert [s[:2] for s in seen] == list(enumerate(history.loss))
+    assert seen[-1][2] == model[0].weight[0, 0].item() != seen[0][2]
 
 
-@pytest.mark.parametrize("bad, words", [({"steps": 0}, "steps .* 0"), ({"lr": 0.0}, "lr .* 0.0"), ({"lr": math.nan}, "lr .* nan")])
+@pytest.mark.parametrize(
+    "bad, words",
+    [
+        ({"steps": 0}, "steps .* 0"),
+        ({"lr": 0.0}, "lr .* 0.0"),
+        ({"lr": math.nan}, "lr .* nan"),
+        ({"clip": 0.0}, "clip .* 0.0"),
+        ({"warmup": -1}, "warmup .* -1"),
+        ({"floor": -0.1}, "floor .* -0.1"),
+        ({"weight_decay": math.nan}, "weight_decay .* nan"),
+        ({"optimizer": "lion"}, "'lion'"),
+        ({"precision": "fp8"}, "'fp8'"),
+        ({"save_every": 0}, "save_every .* 0"),
+    ],
+)
 def test_bad_settings_are_named(bad, words):
     with pytest.raises(ValueError, match=words):
         training.train(tiny(), counting(), **{"steps": 1, "lr": 1e-3, "seed": 0, **bad})
@@ -108,71 +161,389 @@ def test_thread_count_is_restored():
 def test_device_can_be_chosen(monkeypatch):
     monkeypatch.setenv("NORMLAB_DEVICE", "cpu")
     assert device.pick() == torch.device("cpu")
+    monkeypatch.delenv("NORMLAB_DEVICE")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert device.pick() == torch.device("cuda")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert device.pick() == torch.device("cuda:3")
 
 
-# --- data ------------------------------------------------------------------------------------------------------------
+# --- which targets count ---------------------------------------------------------------------------------------------
 
 
-def test_every_play_is_the_one_that_was_shipped():
-    text = data.load_text(list(data.PLAYS))
-    assert len(text) > 1_000_000 and text.isascii() and "To be, or not to be" in text
-    assert "gutenberg" not in text.lower()
+def test_only_targets_that_count_enter_the_mean():
+    generator = torch.Generator().manual_seed(0)
+    model, ids = tiny().double(), torch.randint(5, (3, 9), generator=generator)
+    inputs, targets = ids[:, :-1], ids[:, 1:].clone()
+    counts = torch.rand(targets.shape, generator=generator) < 0.6
+    expected = -model(inputs).log_softmax(-1).gather(-1, targets[..., None]).squeeze(-1)[counts].mean()
+    loss = training.next_token_loss(model, inputs, targets.masked_fill(~counts, -100))
+    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
 
 
-def test_corpus_round_trip():
-    corpus = data.corpus(["hamlet"])
-    text = data.load_text(["hamlet"])
-    assert corpus.decode(torch.cat([corpus.train, corpus.val])) == text
-    assert len(corpus.val) == pytest.approx(len(text) / 10, abs=1)
+def test_the_mask_goes_to_the_model_and_to_the_loss():
+    """Sequences padded on the left and on the right give the loss of the sequences without padding."""
+    model, ids = tiny().double(), torch.randint(5, (9,), generator=torch.Generator().manual_seed(0))
+    short = [(ids[None, :4], ids[None, 1:5]), (ids[None, :7], ids[None, 1:8])]
+    sums = [training.summed_loss(model, *pair) for pair in short]
+    inputs, targets, mask = (torch.zeros(2, 8, dtype=torch.long) for _ in range(3))
+    for row, (x, y) in enumerate(short):
+        n = x.shape[1]
+        inputs[row, :n], targets[row, :n], mask[row, :n] = x, y, 1
+    expected = (sums[0][0] + sums[1][0]) / 11
+    torch.testing.assert_close(training.next_token_loss(model, inputs, targets, mask), expected, rtol=1e-12, atol=0)
+    with pytest.raises(TypeError, match="attention_mask"):
+        training.next_token_loss(small(), torch.randn(2, 3), torch.zeros(2, dtype=torch.long), torch.ones(2))
 
 
-def test_windows_and_their_successors():
-    ids = torch.arange(50)
-    inputs, targets = data.windows(ids, 64, 7, torch.Generator().manual_seed(0))
-    assert torch.equal(targets, inputs + 1)
-    assert inputs.min() == 0 and targets.max() == 49  # first and last token are reached
-    with pytest.raises(ValueError, match="7 tokens has no window of 7"):
-        data.windows(ids[:7], 1, 7, torch.Generator())
+def test_validation_weighs_batches_by_their_tokens():
+    model = tiny().double()
+    lines = data.line_sampler(torch.tensor([1, 2, 0, 3, 1, 4, 2, 1, 3, 0, 2, 0]), newline=0, batch=1, longest=8)
+    generator = torch.Generator().manual_seed(9)
+    pairs = [training.summed_loss(model, *lines(generator)) for _ in range(6)]
+    total, count = (sum(p[i].item() for p in pairs) for i in range(2))
+    assert training.validation_loss(model, lines, count=6, seed=9) == pytest.approx(total / count, rel=1e-12)
+    assert model.training
 
 
-def test_unknown_plays_are_named():
-    with pytest.raises(ValueError, match="'hamlets'.*hamlet, macbeth"):
-        data.load_text(["hamlets"])
+def test_a_batch_without_targets_is_refused():
+    nothing = lambda generator: (torch.zeros(2, 8, dtype=torch.long), torch.full((2, 8), -100))
+    with pytest.raises(ValueError, match="no target of the batch of step 0 counts"):
+        training.train(tiny(), nothing, 1, lr=1e-3, seed=0)
 
 
-# --- records ---------------------------------------------------------------------------------------------------------
+# --- precision -------------------------------------------------------------------------------------------------------
 
 
-def test_a_record_resumes_and_loses_nothing(tmp_path):
-    calls = []
+@pytest.mark.parametrize("precision, dtype", [("bf16", torch.bfloat16), ("fp16", torch.float16)])
+def test_autocast_trains_like_full_precision(precision, dtype):
+    if not device.supports_autocast(torch.device("cpu"), dtype):
+        pytest.skip(f"this torch does not autocast to {dtype} on the CPU")
+    model, seen = tiny(), set()
+    model.blocks[0].register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))
+    model.head.register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))
+    options = {"lr": 1e-2, "seed": 0, "warmup": 5, "floor": 0.0, "clip": 1.0}
+    half = training.train(model, counting(), 60, precision=precision, **options)
+    full = training.train(tiny(), counting(), 60, **options)
+    assert dtype in seen and all(p.dtype is torch.float32 for p in model.parameters())
+    assert half.loss != full.loss
+    assert half.loss == pytest.approx(full.loss, abs=0.05)
+    assert half.gradient_norm[0] == pytest.approx(full.gradient_norm[0], rel=0.02)  # unscaled before clipping
 
-    def run(seed):
-        if seed == 2 and len(calls) == 2:
+
+def test_precision_that_cannot_be_had_is_refused(monkeypatch):
+    with pytest.raises(ValueError, match="'bf16' needs float32 weights, got torch.float64"):
+        training.train(tiny().double(), counting(), 1, lr=1e-3, seed=0, precision="bf16")
+    assert not device.supports_autocast(torch.device("cpu"), torch.float64)  # torch warns and goes on in float32
+    monkeypatch.setattr(training_run, "supports_autocast", lambda where, dtype: False)
+    with pytest.raises(ValueError, match="'fp16' needs a device that computes in torch.float16, got cpu"):
+        training.train(tiny(), counting(), 1, lr=1e-3, seed=0, precision="fp16")
+
+
+@pytest.mark.parametrize("capability, yes", [((7, 5), False), ((8, 0), True)])
+def test_emulated_bf16_does_not_count(monkeypatch, capability, yes):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda where: capability)
+    ones = torch.ones
+    monkeypatch.setattr(torch, "ones", lambda *shape, device: ones(*shape, dtype=torch.bfloat16))  # there is no GPU
+    assert device.supports_autocast(torch.device("cuda"), torch.bfloat16) is yes
+
+
+def test_an_overflow_of_the_scaled_loss_is_no_error():
+    """In fp16 the first steps may overflow: the scaler skips them and lowers its scale."""
+    model = small(Broken())
+    model[1].backward_factor = 1e4
+
+    def heal(step, history):
+        if step == 1:
+            model[1].backward_factor = 1.0
+
+    history = training.train(model, points(), 3, lr=1e-3, seed=0, precision="fp16", each_step=heal)
+    finite = [math.isfinite(norm) for norm in history.gradient_norm]
+    assert finite == [False, False, True]
+
+
+def test_a_gradient_that_no_scale_can_save_is_an_error():
+    model = small(Broken())
+    model[1].backward_factor = math.inf
+    with pytest.raises(training.NonFiniteError, match=r"at step 16; .* inputs of 1 \(Broken\)"):
+        training.train(model, points(), 40, lr=1e-3, seed=0, precision="fp16")
+
+
+# --- NaN and infinity ------------------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_not_finite_names_step_and_module():
+    model, before = tiny(), []
+
+    def breaks(step, history):
+        if step == 2:
+            with torch.no_grad():
+                model.blocks[0].residuals[1].sublayer.up.weight[0, 0] = math.inf
+            before.append(state(model))
+
+    culprit = r"blocks\.0\.residuals\.1\.sublayer\.up \(Linear, whose weight is not finite\)"
+    with pytest.raises(FloatingPointError, match=f"nan at step 3; .*: the output of {culprit}$") as error:
+        training.train(model, counting(), 10, lr=1e-3, seed=0, each_step=breaks)
+    assert len(error.value.history.loss) == 3
+    assert_same(model, before[0])
+
+
+def test_a_loss_broken_between_two_modules_names_the_one_around_them():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.second((self.first(x) - 1e9).log())
+
+    with pytest.raises(FloatingPointError, match=r"nan at step 0; .*: the output of 1 \(Block\)$"):
+        training.train(small(Block()), points(), 2, lr=1e-3, seed=0)
+
+
+def test_bad_inputs_are_named():
+    batches = lambda generator: (torch.tensor([[1.0, math.nan, 2.0]]), torch.tensor([1]))
+    with pytest.raises(FloatingPointError, match="nan at step 0; .*: the inputs of the batch"):
+        training.train(small(), batches, 2, lr=1e-3, seed=0)
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_a_gradient_that_is_not_finite_names_step_and_module(clip):
+    model, before = small(nn.Tanh(), Broken(), nn.Tanh()), []
+
+    def breaks(step, history):
+        if step == 1:
+            model[2].backward_factor = math.nan
+            before.append(state(model))
+
+    with pytest.raises(training.NonFiniteError, match=r"gradients became nan at step 2; .* inputs of 2 \(Broken\)$"):
+        training.train(model, points(), 5, lr=1e-3, seed=0, clip=clip, each_step=breaks)
+    assert_same(model, before[0])
+
+
+def test_a_square_root_at_zero():
+    """The loss is finite, its gradient is not: the usual accident of a norm without epsilon."""
+
+    class Norm(nn.Module):
+        def forward(self, x):
+            return x / (x.square().mean(-1, keepdim=True).sqrt() + 1e-3)
+
+    model = nn.Sequential(nn.Linear(3, 8), Norm(), nn.Linear(8, 3))
+    for p in model[0].parameters():
+        nn.init.zeros_(p)
+    with pytest.raises(FloatingPointError, match=r"nan at step 0; .* inputs of 1 \(Norm\)$"):
+        training.train(model, points(), 1, lr=1e-3, seed=0)
+
+
+def test_the_gradient_of_a_parameter_alone():
+    model = nn.Sequential(nn.Linear(3, 3))
+    model[0].weight.register_hook(lambda gradient: gradient * math.inf)
+    with pytest.raises(FloatingPointError, match=r"gradient of weight of 0 \(Linear\)"):
+        training.train(model, points(), 1, lr=1e-3, seed=0)
+
+
+def test_gradients_whose_squares_overflow():
+    model = small()
+    model[0].weight.register_hook(lambda gradient: gradient * 1e30)
+    with pytest.raises(FloatingPointError, match=r"gradients became inf at step 0; .*: the sum of squares$"):
+        training.train(model, points(), 1, lr=1e-3, seed=0)
+
+
+def test_no_hook_is_left_behind():
+    model = small(Broken())
+    model[1].forward_factor = math.nan
+    with pytest.raises(FloatingPointError):
+        training.train(model, points(), 1, lr=1e-3, seed=0)
+    assert not any(m._forward_hooks or m._backward_hooks for m in model.modules())
+
+
+def test_finite_everywhere_in_nested_outputs():
+    good, bad = torch.ones(2), torch.tensor([1.0, math.inf])
+    assert nonfinite.is_finite({"a": (good, [good, None]), "b": "text"})
+    assert not nonfinite.is_finite({"a": (good, [good, bad])})
+
+
+# --- Ctrl-C ----------------------------------------------------------------------------------------------------------
+
+
+def press(*steps, times=1):
+    """Ctrl-C in the middle of the given steps, as the batch is drawn."""
+    calls = iter(range(100))
+
+    def batches(generator):
+        if next(calls) in steps:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+        return counting()(generator)
+
+    return batches
+
+
+def test_ctrl_c_finishes_the_step_and_leaves_a_usable_result():
+    model, twin = tiny(), tiny()
+    with device.single_thread():
+        history = training.train(model, press(3), 10, lr=1e-2, seed=0)
+        expected = training.train(twin, counting(), 4, lr=1e-2, seed=0)
+    assert history.interrupted and history.loss == expected.loss
+    assert_same(model, twin)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_twice_does_not_wait():
+    history = training.train(tiny(), press(3, times=2), 10, lr=1e-2, seed=0)
+    assert history.interrupted and len(history.loss) == 3
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_in_the_last_step_interrupts_nothing():
+    assert not training.train(tiny(), press(9), 10, lr=1e-2, seed=0).interrupted
+
+
+def test_keyboard_interrupt_raised_by_a_callback():
+    def stop(step, history):
+        if step == 4:
             raise KeyboardInterrupt
-        calls.append(seed)
-        return {"square": seed**2}
 
-    recipe = record.Recipe("squares", "for the test", [{"seed": s} for s in range(4)], run)
-    with pytest.raises(KeyboardInterrupt):
-        record.make(recipe, tmp_path, log=lambda _: None)
-    assert [r["setting"]["seed"] for r in json.loads((tmp_path / "squares.json").read_text())["runs"]] == [0, 1]
-    calls.append("resumed")
-    made = json.loads(record.make(recipe, tmp_path, log=lambda _: None).read_text())
-    assert calls == [0, 1, "resumed", 2, 3]
-    assert record.results(made, seed=3) == [{"square": 9}]
-    assert {"date", "torch", "python", "cpu_capability"} <= set(made["runs"][0]["provenance"])
-    with pytest.raises(ValueError, match="seed.*7"):
-        record.results(made, seed=7)
+    history = training.train(tiny(), counting(), 10, lr=1e-2, seed=0, each_step=stop)
+    assert history.interrupted and len(history.loss) == 5
 
 
-def test_committed_records_are_complete():
-    for name, recipe in record.recipes().items():
-        runs = record.load(name)["runs"]
-        assert [r["setting"] for r in runs] == recipe.settings, f"make record NAME={name}"
+def test_ctrl_c_in_a_strict_block_ends_everything():
+    with pytest.raises(KeyboardInterrupt), interrupt.strict():
+        training.train(tiny(), press(3), 10, lr=1e-2, seed=0)
+    assert not interrupt.is_strict()
 
 
-def test_unknown_records_are_named(capsys):
-    with pytest.raises(FileNotFoundError, match="trained_streams"):
-        record.load("nothing")
-    assert record.main(["nothing"]) == 2
-    assert "trained_streams" in capsys.readouterr().err
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+class Passes:
+    """Batches with a state of their own: rows in order, which the generator alone does not know."""
+
+    def __init__(self, inputs, targets, batch):
+        self.inputs, self.targets, self.batch, self.position = inputs, targets, batch, 0
+
+    def __call__(self, generator):
+        rows = torch.arange(self.position, self.position + self.batch) % len(self.inputs)
+        self.position += self.batch
+        noise = torch.randn(len(rows), self.inputs.shape[1], generator=generator)
+        return self.inputs[rows] + 0.01 * noise, self.targets[rows]
+
+    def state_dict(self):
+        return {"position": self.position}
+
+    def load_state_dict(self, state):
+        self.position = state["position"]
+
+
+def passes():
+    return Passes(torch.randn(40, 3, generator=torch.Generator().manual_seed(5)), torch.arange(40) % 3, 7)
+
+
+def with_everything():
+    """Dropout draws from the global generator, BatchNorm has buffers."""
+    return small(nn.BatchNorm1d(8), nn.GELU(), nn.Dropout(0.3))
+
+
+LONG = {"steps": 30, "lr": 1e-2, "seed": 1, "warmup": 4, "floor": 0.1, "clip": 1.0, "weight_decay": 0.1}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("save_every, last", [(5, 10), (1, 13), (100, None)])
+def test_a_resumed_run_is_the_same_to_the_last_bit(tmp_path, optimizer, save_every, last):
+    """Killed in the middle of step 13; ``last`` steps are in the file."""
+    file, options = tmp_path / "folder" / "run.pt", {**LONG, "optimizer": optimizer, "save_every": save_every}
+
+    class Killed(Exception):
+        pass
+
+    def kill(step, history):
+        if step == 13:
+            raise Killed
+
+    with device.single_thread():
+        model, whole = with_everything(), with_everything()
+        torch.manual_seed(3)
+        expected = training.train(whole, passes(), **options)
+        torch.manual_seed(3)
+        with pytest.raises(Killed):
+            training.train(model, passes(), checkpoint=file, each_step=kill, **options)
+        assert file.exists() == (last is not None)
+        model, steps = with_everything(), []
+        torch.manual_seed(3 if last is None else 4)  # without a file it starts anew
+        history = training.train(
+            model, passes(), checkpoint=file, each_step=lambda step, history: steps.append(step), **options
+        )
+    assert steps[0] == (last or 0)
+    assert history == expected
+    assert_same(model, whole)
+
+
+def test_resumed_after_ctrl_c(tmp_path):
+    with device.single_thread():
+        whole, model = tiny(), tiny()
+        expected = training.train(whole, counting(), 10, lr=1e-2, seed=0)
+        first = training.train(model, press(3), 10, lr=1e-2, seed=0, checkpoint=tmp_path / "run.pt")
+        assert first.interrupted and len(first.loss) == 4
+        model = tiny(seed=1)
+        history = training.train(model, counting(), 10, lr=1e-2, seed=0, checkpoint=str(tmp_path / "run.pt"))
+    assert history == expected and not history.interrupted
+    assert_same(model, whole)
+
+
+def test_a_finished_run_is_only_read(tmp_path):
+    model, again = tiny(), tiny(seed=1)
+    history = training.train(model, counting(), 5, lr=1e-2, seed=0, checkpoint=tmp_path / "run.pt")
+    assert training.train(again, counting(), 5, lr=1e-2, seed=0, checkpoint=tmp_path / "run.pt") == history
+    assert_same(model, again)
+
+
+@pytest.mark.parametrize(
+    "model, batches, options, words",
+    [
+        (tiny, counting, {"lr": 2e-2}, "lr: 0.01 there, 0.02 here"),
+        (tiny, counting, {"steps": 6}, "steps: 5 there, 6 here"),
+        (tiny, counting, {"seed": 1}, "seed: 0 there, 1 here"),
+        (tiny, counting, {"clip": 1.0}, "clip: None there, 1.0 here"),
+        (tiny, counting, {"optimizer": "sgd"}, "optimizer: adamw there, sgd here"),
+        (lambda: tiny(eps=1e-3), counting, {}, "eps"),
+        (lambda: tiny(mlp_width=32), counting, {}, "mlp_width.*64 there, .*32 here"),
+        (lambda: tiny().double(), counting, {}, r"\[5, 16\] torch.float32 there, \[5, 16\] torch.float64 here"),
+        (tiny, lambda: counting(batch=5), {}, "other data: batch 4"),
+        (tiny, lambda: data.sampler(torch.arange(401) % 4, 4, 8), {}, "other data: batch 4"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, model, batches, options, words):
+    settings = {"steps": 5, "lr": 1e-2, "seed": 0, "checkpoint": tmp_path / "run.pt"}
+    training.train(tiny(), counting(), **settings)
+    other = model()
+    before = state(other)
+    with pytest.raises(ValueError, match=f"run.pt belongs to a run .*{words}"):
+        training.train(other, batches(), **{**settings, **options})
+    assert_same(other, before)
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing of the kind", None])
+def test_what_is_no_checkpoint_is_refused(tmp_path, content):
+    file = tmp_path / "run.pt"
+    if content is None:
+        torch.save({"weights": torch.ones(2)}, file)
+    else:
+        file.write_bytes(content)
+    with pytest.raises(ValueError, match="run.pt is not a checkpoint"):
+        training.train(tiny(), counting(), 5, lr=1e-2, seed=0, checkpoint=file)
+
+
+def test_an_interrupted_write_leaves_the_last_checkpoint_whole(tmp_path, monkeypatch):
+    file = tmp_path / "run.pt"
+    training.train(tiny(), counting(), 5, lr=1e-2, seed=0, checkpoint=file)
+    before = file.read_bytes()
+
+    def torn(state, stream):
+        stream.write(b"half a")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(torch, "save", torn)
+    with pytest.raises(OSError, match="no space"):
+        checkpoint.save(file, {})
+    assert file.read_bytes() == before and list(tmp_path.iterdir()) == [file]

@@ -1,47 +1,35 @@
-"""Training: schedules, parameter groups, and a loop with a progress bar."""
+"""Training: a loop with a progress bar that can be stopped, resumed, and run by several processes.
 
-import math
+A step of it is in :mod:`normlab.training_run`; schedules and parameter groups are in :mod:`normlab.optimizers`.
+"""
+
+import multiprocessing
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 from tqdm import tqdm
 
-Batches = Callable[[torch.Generator], tuple[Tensor, Tensor]]
+from normlab import interrupt
+from normlab.losses import next_token_loss, summed_loss
+from normlab.optimizers import OptimizerKind, Schedule, learning_rate, parameter_groups
+from normlab.training_run import Batches, History, NonFiniteError, Precision, Run, Settings
 
-
-@dataclass
-class History:
-    """What a training run left behind: the loss of every step in nats per token, and its learning rate."""
-
-    loss: list[float] = field(default_factory=list)
-    lr: list[float] = field(default_factory=list)
-
-
-def learning_rate(step: int, steps: int, peak: float, warmup: int = 0, floor: float | None = None) -> float:
-    """Learning rate at ``step`` (from 0): linear warm-up to ``peak``, then constant or a cosine down to a floor.
-
-    Args:
-        warmup: the first ``warmup`` steps rise linearly; step 0 already has peak / warmup.
-        floor: the cosine ends at ``floor * peak``; None keeps the rate constant.
-    """
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    if floor is None:
-        return peak
-    progress = (step - warmup) / max(1, steps - 1 - warmup)
-    return peak * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress)))
-
-
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
-    """Optimizer groups: matrices decay, vectors (gains, biases) do not. Decided by dimension, never by name."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    return [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
+__all__ = [
+    "Batches",
+    "History",
+    "NonFiniteError",
+    "OptimizerKind",
+    "Precision",
+    "Schedule",
+    "learning_rate",
+    "next_token_loss",
+    "parameter_groups",
+    "summed_loss",
+    "train",
+    "validation_loss",
+]
 
 
 def train(
@@ -53,71 +41,98 @@ def train(
     *,
     warmup: int = 0,
     floor: float | None = None,
+    schedule: Schedule | str | None = None,
     clip: float | None = None,
     weight_decay: float = 0.0,
     betas: tuple[float, float] = (0.9, 0.95),
+    optimizer: OptimizerKind | str = OptimizerKind.ADAMW,
+    precision: Precision | str = Precision.FULL,
     progress: str | None = None,
+    each_step: Callable[[int, History], object] | None = None,
+    checkpoint: str | Path | None = None,
+    save_every: int = 100,
 ) -> History:
-    """Train a language model in place with AdamW and return the losses.
+    """Train a model in place and return the losses.
+
+    Ctrl-C ends the run after the step it is in: the model keeps its last state, the history is marked. Started by
+    torchrun, every process trains on its rows of each batch, and the losses are those of a single process. (Layers
+    that look across the batch, such as BatchNorm, see only the rows of their own process.)
 
     Args:
-        model: maps ids [B, T] to logits [B, T, V].
+        model: maps ids [B, T] to logits [B, T, V], or features [B, ...] to logits [B, V].
         batches: called with a CPU generator, returns inputs and targets [B, T]; see :func:`normlab.data.sampler`.
+            Targets of -100 do not count. A third tensor is the attention mask [B, T], 1 or True at real tokens:
+            the model receives it, and targets at other places do not count.
         steps: number of updates, at least 1.
         lr: peak learning rate, above 0.
         seed: of the batches. The weights have a seed of their own, so that either can change alone.
-        warmup, floor: see :func:`learning_rate`.
+        warmup, floor, schedule: see :func:`normlab.optimizers.learning_rate`.
         clip: largest gradient norm, None for no clipping.
-        weight_decay: of matrices only.
+        weight_decay: of matrices only; see :func:`normlab.optimizers.parameter_groups`.
+        betas: of AdamW.
+        optimizer: an :class:`OptimizerKind` or its string.
+        precision: a :class:`Precision` or its string.
         progress: label of a progress bar with the loss; None for no bar.
+        each_step: called after every update with the step and the history so far.
+        checkpoint: file to write every ``save_every`` steps, at the end and after Ctrl-C. If it exists, the run
+            goes on from there; on a CPU with the same number of threads its results are then the same to the last
+            bit as without a break. If ``batches`` has a state beside the generator, it needs the methods
+            ``state_dict`` and ``load_state_dict``.
 
     Raises:
-        ValueError: steps below 1, or a learning rate that is not positive.
-        FloatingPointError: the loss became NaN or infinite; names the step.
+        ValueError: a setting out of range, a precision that the device lacks, a batch without any target that
+            counts, or a checkpoint of a run with other settings, another model or other data.
+        NonFiniteError: a FloatingPointError; the loss or a gradient became NaN or infinite. Names the step, and the
+            module where it first appeared. The model is left as it was before that step.
     """
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
-    if not lr > 0:
-        raise ValueError(f"lr must be above 0, got {lr}")
-    generator = torch.Generator().manual_seed(seed)
-    device = next(model.parameters()).device
-    optimizer = torch.optim.AdamW(parameter_groups(model, weight_decay), lr=lr, betas=betas)
-    history = History()
-    model.train()
-    bar = tqdm(range(steps), desc=progress, disable=None if progress else True, leave=False)
-    for step in bar:
-        rate = learning_rate(step, steps, lr, warmup, floor)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        inputs, targets = (t.to(device) for t in batches(generator))
-        loss = next_token_loss(model, inputs, targets)
-        value = loss.item()
-        if not math.isfinite(value):
-            raise FloatingPointError(f"the loss became {value} at step {step}")
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        if clip is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
-        history.loss.append(value)
-        history.lr.append(rate)
-        if step % 20 == 0:
-            bar.set_postfix(loss=f"{value:.3f}")
+    settings = Settings(steps, lr, seed, warmup, floor, schedule, clip, weight_decay, betas, optimizer, precision)
+    if save_every < 1:
+        raise ValueError(f"save_every must be at least 1, got {save_every}")
+    run = Run(model, batches, settings)
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and path.exists():
+        run.load(path)
+    history = run.history
+    first = len(history.loss)
+    # Bars of several processes would be written over each other.
+    shown = progress and run.world.rank == 0 and multiprocessing.parent_process() is None
+    bar = tqdm(
+        range(first, steps), desc=progress, initial=first, total=steps, disable=None if shown else True, leave=False
+    )
+    with bar, interrupt.deferred() as pressed:
+        try:
+            for step in bar:
+                run.update(step)
+                if each_step is not None:
+                    each_step(step, history)
+                if step % 20 == 0:
+                    bar.set_postfix(loss=f"{history.loss[-1]:.3f}")
+                stop = run.world.any(pressed())
+                if path is not None and (stop or (step + 1) % save_every == 0 or step + 1 == steps):
+                    run.save(path)
+                if stop:
+                    history.interrupted = step + 1 < steps
+                    break
+        except KeyboardInterrupt:  # from batches, from each_step, or a second Ctrl-C
+            if interrupt.is_strict():
+                raise
+            history.interrupted = True
     return history
-
-
-def next_token_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy of ``targets`` [B, T] under the model's logits, in nats per token."""
-    return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
 
 
 @torch.no_grad()
 def validation_loss(model: nn.Module, batches: Batches, count: int = 8, seed: int = 1234) -> float:
-    """Mean loss over ``count`` batches that a seed of their own draws, in nats per token."""
+    """Mean loss over the targets of ``count`` batches that a seed of their own draws, in nats per token."""
     was_training = model.training
     model.eval()
     generator = torch.Generator().manual_seed(seed)
     device = next(model.parameters()).device
-    losses = [next_token_loss(model, *(t.to(device) for t in batches(generator))).item() for _ in range(count)]
+    losses, tokens = [], []
+    for _ in range(count):
+        total, number = summed_loss(model, *(t.to(device) for t in batches(generator)))
+        losses.append((total / number).item())
+        tokens.append(number.item())
     model.train(was_training)
-    return sum(losses) / count
+    # Relative weights: batches of equal size weigh exactly 1, and their plain mean is not rounded once more.
+    weights = [n / tokens[0] for n in tokens]
+    return sum(w * loss for w, loss in zip(weights, losses)) / sum(weights)

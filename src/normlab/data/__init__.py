@@ -1,4 +1,7 @@
-"""Text that the course trains on: eight plays by Shakespeare as characters. License: NOTICE.md in this folder."""
+"""What the course trains on: eight plays by Shakespeare as characters, and what :mod:`normlab.data.generated` makes.
+
+Licenses: NOTICE.md in this folder.
+"""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -7,6 +10,26 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from normlab.data.generated import Digits, copying, counting, digits, rows, zipf, zipf_entropy
+
+__all__ = [
+    "PLAYS",
+    "Corpus",
+    "Digits",
+    "copying",
+    "corpus",
+    "counting",
+    "digits",
+    "line_sampler",
+    "load_text",
+    "rows",
+    "sampler",
+    "windows",
+    "zipf",
+    "zipf_entropy",
+]
 
 PLAYS = {  # name: SHA-256 of the file
     "hamlet": "51784a68ab3d26d2fc89ed47dbbf8a3acec3193c555be7cd6aac4d0f7e58759f",
@@ -72,6 +95,32 @@ def windows(ids: Tensor, batch: int, length: int, generator: torch.Generator) ->
 def sampler(ids: Tensor, batch: int, length: int) -> Callable[[torch.Generator], tuple[Tensor, Tensor]]:
     """:func:`windows` with everything but the generator filled in: what :func:`normlab.training.train` reads."""
     return lambda generator: windows(ids, batch, length, generator)
+
+
+def line_sampler(
+    ids: Tensor, newline: int, batch: int, longest: int
+) -> Callable[[torch.Generator], tuple[Tensor, Tensor, Tensor]]:
+    """Batches of random lines of ``ids`` [N], cut to ``longest`` tokens and padded on the right.
+
+    A line ends with the token ``newline``, which is its last target; empty lines are left out. The batches are
+    inputs (padded with 0), targets (with -100) and the mask of real tokens, [batch, T] with T of the longest line.
+
+    Raises:
+        ValueError: no line has a token beside its end.
+    """
+    ends = (ids == newline).nonzero().flatten().tolist()
+    pieces = [ids[start + 1 : end + 1] for start, end in zip([-1, *ends], ends) if end - start > 1]
+    if not pieces:
+        raise ValueError(f"no line: {len(ids)} tokens, {len(ends)} of them the end of a line ({newline})")
+
+    def batches(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        chosen = torch.randint(len(pieces), (batch,), generator=generator).tolist()
+        lines = [pieces[i][: longest + 1] for i in chosen]
+        inputs = pad_sequence([line[:-1] for line in lines], batch_first=True)
+        targets = pad_sequence([line[1:] for line in lines], batch_first=True, padding_value=-100)
+        return inputs, targets, targets != -100
+
+    return batches
 
 
 def _read(name: str) -> str:

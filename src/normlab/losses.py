@@ -1,0 +1,36 @@
+"""The loss: cross-entropy over the targets that count."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+IGNORED = -100  # a target that does not count, as in torch
+
+
+def summed_loss(
+    model: nn.Module, inputs: Tensor, targets: Tensor, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropy in nats summed over the targets that count, and their number, as scalar tensors.
+
+    Args:
+        model: returns logits [..., V], or an object with such ``logits`` (as transformers' models do).
+        targets: [...]; those of -100 do not count.
+        mask: attention mask of the shape of targets, 1 or True at real tokens; the model receives it, and targets
+            at other places do not count. A model that gets None is called without.
+    """
+    if mask is None:
+        output = model(inputs)
+    else:
+        output = model(inputs, attention_mask=mask)
+        targets = targets.masked_fill(mask == 0, IGNORED)
+    logits = getattr(output, "logits", output)
+    if logits.dtype in (torch.bfloat16, torch.float16):
+        logits = logits.float()
+    total = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    return total, (targets != IGNORED).sum()
+
+
+def next_token_loss(model: nn.Module, inputs: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Mean cross-entropy of the ``targets`` that count under the model's logits, in nats; see :func:`summed_loss`."""
+    total, count = summed_loss(model, inputs, targets, mask)
+    return total / count

@@ -1,0 +1,178 @@
+"""The same script, alone and under torchrun with two gloo processes on the CPU."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from normlab import distributed
+
+# Trains without knowing of other processes; `rank` only serves to tell them apart where a test needs it.
+SCRIPT = r"""
+import json, os, signal, sys
+import torch
+from normlab import data, training
+from normlab.transformer import Transformer, TransformerConfig
+
+folder = sys.argv[1]
+rank = os.environ.get("RANK", "alone")
+corpus = data.corpus()
+newline = corpus.vocabulary.index("\n")
+lines = data.line_sampler(corpus.train, newline, 5, 24)  # 5 rows of unequal length for 2 processes
+
+def fresh():  # each process with weights of its own: those of the first one have to count
+    config = TransformerConfig(vocab_size=len(corpus.vocabulary), context=24, layers=2, width=16, heads=2)
+    return Transformer(config, seed=int(rank == "1")).double()
+
+def train(model, batches, **options):
+    settings = {"steps": 10, "lr": 1e-2, "seed": 0, "warmup": 5, "floor": 0.1, "clip": 0.5, "weight_decay": 0.1}
+    return training.train(model, batches, **{**settings, **options})
+
+def fifty_steps():
+    model = fresh()
+    history = train(model, lines, steps=50)
+    mask = lines(torch.Generator().manual_seed(0))[2]
+    return {
+        "tokens": [m.sum().item() for m in mask.tensor_split(2)],
+        "loss": history.loss,
+        "norm": history.gradient_norm,
+        "weights": [p.sum().item() for p in model.parameters()],
+    }
+
+def targets_on_one_side():
+    def batches(generator):
+        inputs, targets, mask = lines(generator)
+        if torch.rand((), generator=generator) < 0.5:
+            targets[3:] = -100  # nothing counts in the second process
+        return inputs, targets, mask
+    return train(fresh(), batches).loss
+
+def resumed():
+    def stop(step, history):
+        if step == 6:
+            raise ZeroDivisionError
+    file = f"{folder}/{'alone' if rank == 'alone' else 'both'}.pt"
+    try:
+        train(fresh(), lines, checkpoint=file, save_every=5, each_step=stop)
+    except ZeroDivisionError:
+        pass
+    steps = []
+    loss = train(fresh(), lines, checkpoint=file, each_step=lambda step, history: steps.append(step)).loss
+    return {"steps": steps, "loss": loss, "whole": train(fresh(), lines).loss}
+
+def other_world():
+    try:
+        train(fresh(), lines, checkpoint=f"{folder}/alone.pt")
+    except ValueError as error:
+        return str(error)
+
+def ctrl_c_in_one_process():
+    def press(step, history):
+        if step == 3 and rank in ("alone", "1"):
+            signal.raise_signal(signal.SIGINT)
+    history = train(fresh(), lines, each_step=press)
+    return [len(history.loss), history.interrupted]
+
+def nan_in_the_last_rows():
+    model = fresh()
+    with torch.no_grad():
+        model.token_embedding.weight[newline] = float("nan")
+    def batches(generator):
+        inputs, targets = data.windows(corpus.train[corpus.train != newline], 5, 24, generator)
+        inputs[-1, 7] = newline
+        return inputs, targets
+    try:
+        train(model, batches)
+    except FloatingPointError as error:
+        return str(error)
+
+def one_row():
+    try:
+        return train(fresh(), data.sampler(corpus.train, 1, 24)).loss
+    except ValueError as error:
+        return str(error)
+
+cases = [fifty_steps, targets_on_one_side, resumed, other_world, ctrl_c_in_one_process, nan_in_the_last_rows, one_row]
+with open(f"{folder}/{rank}.json", "w") as file:
+    json.dump({case.__name__: case() for case in cases}, file)
+"""
+
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this torch has no gloo")
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory) -> tuple[dict, dict, dict]:
+    """What the script reports alone, and in the two processes that torchrun starts."""
+    folder = tmp_path_factory.mktemp("distributed")
+    script = folder / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    for start in ([], TORCHRUN):
+        result = subprocess.run(
+            [sys.executable, *start, script, folder],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+        assert result.returncode == 0, result.stderr
+    return tuple(json.loads((folder / f"{rank}.json").read_text("utf-8")) for rank in ("alone", "0", "1"))
+
+
+def close(values):
+    return pytest.approx(values, rel=0, abs=1e-10)
+
+
+def test_two_processes_give_the_losses_of_one(reports):
+    alone, first, second = (report["fifty_steps"] for report in reports)
+    assert min(alone["tokens"]) < 0.8 * max(alone["tokens"])  # the processes do not have equally many targets
+    assert len(alone["loss"]) == 50 and alone["loss"][-1] < alone["loss"][0] - 0.5
+    for key in ("loss", "norm", "weights"):
+        assert first[key] == close(alone[key])
+        assert second[key] == first[key]
+
+
+def test_a_process_may_have_no_target_that_counts(reports):
+    alone, first, second = (report["targets_on_one_side"] for report in reports)
+    assert first == close(alone) and second == first
+
+
+def test_a_checkpoint_resumes_in_all_processes(reports):
+    alone, first, second = (report["resumed"] for report in reports)
+    for report in (alone, first, second):
+        assert report["steps"] == [5, 6, 7, 8, 9] and report["loss"] == report["whole"]
+    assert first["loss"] == close(alone["loss"])
+
+
+def test_a_checkpoint_of_fewer_processes_is_refused(reports):
+    alone, first, second = (report["other_world"] for report in reports)
+    assert alone is None
+    assert "processes: 1 there, 2 here" in first and first == second
+
+
+def test_ctrl_c_in_one_process_stops_all_after_the_same_step(reports):
+    assert [report["ctrl_c_in_one_process"] for report in reports] == [[4, True]] * 3
+
+
+def test_nan_is_found_by_the_process_that_has_it(reports):
+    alone, first, second = (report["nan_in_the_last_rows"] for report in reports)
+    culprit = "the output of token_embedding (Embedding, whose weight is not finite)"
+    assert alone == f"the loss became nan at step 0; the first that is not finite: {culprit}"
+    assert second == alone.replace(":", " (as process 1 of 2 sees it):")
+    assert "process 0 of 2" in first and culprit not in first
+
+
+def test_fewer_rows_than_processes_are_refused(reports):
+    alone, first, second = (report["one_row"] for report in reports)
+    assert len(alone) == 10
+    assert first == second == "a batch of 1 rows cannot be shared among 2 processes"
+
+
+def test_one_process_needs_no_world():
+    world = distributed.join(torch.device("cpu"))
+    assert (world.rank, world.size) == (0, 1) and not torch.distributed.is_initialized()
+    assert world.gather("x") == ["x"] and world.any(True) and not world.any(False)
