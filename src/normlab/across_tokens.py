@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from normlab.core import affine, check, grouped, normalize, real_tokens, safe_scale, scatter, widen
+from normlab.core import affine, check, grouped, normalize, peak, real_tokens, safe_scale, scatter, widen
 
 
 class Moments(NamedTuple):
@@ -31,7 +31,7 @@ def batch_moments(x: Tensor, mask: Tensor | None = None) -> Moments:
     tokens = widen(x[real_tokens(x, mask)])
     if len(tokens) < 2:
         raise ValueError(f"statistics of a batch need at least two real tokens, got {len(tokens)} in {tuple(x.shape)}")
-    scale = safe_scale(tokens, 1.0, 0)
+    scale = safe_scale(peak(tokens, 0), 1.0)
     centered = tokens * scale - (tokens * scale).mean(0)
     var = (centered - centered.mean(0)).square().mean(0)
     return Moments((tokens * scale).mean(0) / scale[0], var / scale[0] / scale[0], len(tokens))
@@ -197,7 +197,7 @@ def power_norm(
 def mean_square(x: Tensor, mask: Tensor | None = None) -> Tensor:
     """Mean square [d] of every feature over the real tokens of x [..., d], at least one; half types give float64."""
     tokens = widen(x[real_tokens(x, mask)])
-    scale = safe_scale(tokens, 1.0, 0)
+    scale = safe_scale(peak(tokens, 0), 1.0)
     return (tokens * scale).square().mean(0) / scale[0] / scale[0]
 
 

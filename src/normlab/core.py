@@ -16,24 +16,31 @@ def normalize(
     Returns the normalized x, and that rate with ``axes`` kept at size 1 (for backward passes). ``features`` takes the
     mean over only the first so many entries of the last axis. The arguments are not checked.
     """
-    scale = safe_scale(x, eps, axes)
+    scale = safe_scale(peak(x, axes), eps)
     x = x * scale
     if center:
         x = x - x.mean(axes, keepdim=True)
         # The rounded mean of a constant vector can miss it by one unit in the last place, and a small eps would
         # magnify that to a visible score. A second centering removes it.
         x = x - x.mean(axes, keepdim=True)
+        # What is left may be small although x was huge; then eps counts again.
+        change = safe_scale(peak(x, axes) / scale, eps) / scale
+        x, scale = x * change, scale * change
     root = (x[..., :features].square().mean(axes, keepdim=True) + eps * scale * scale).sqrt()
     return x / root, scale / root
 
 
-def safe_scale(x: Tensor, eps: float, axes: int | tuple[int, ...] = -1) -> Tensor:
-    """One power of two per vector that keeps sums of squares inside the number range: 1 unless it is in danger.
+def peak(x: Tensor, axes: int | tuple[int, ...] = -1) -> Tensor:
+    """The largest absolute value of each vector, with ``axes`` kept at size 1."""
+    return x.detach().abs().amax(axes, keepdim=True)
 
-    With eps = 0 very small vectors are in danger as well; otherwise eps outweighs their squares.
+
+def safe_scale(peak: Tensor, eps: float) -> Tensor:
+    """The power of two to multiply a vector with this peak by, so that no sum of squares overflows: mostly 1.
+
+    With eps = 0 very small vectors are scaled up as well; otherwise eps outweighs their squares.
     """
-    limit = 2.0 ** (math.log2(torch.finfo(x.dtype).max) // 3)
-    peak = x.detach().abs().amax(axes, keepdim=True)
+    limit = 2.0 ** (math.log2(torch.finfo(peak.dtype).max) // 3)
     scale = torch.ones_like(peak).masked_fill(peak > limit, limit**-2)
     return scale.masked_fill(peak < 1 / limit, limit**2) if eps == 0 else scale
 

@@ -28,7 +28,7 @@ from normlab.across_tokens import (
     mean_square,
     power_norm,
 )
-from normlab.core import HALF_TYPES, affine, check, check_scalar, normalize, safe_scale, widen
+from normlab.core import HALF_TYPES, affine, check, check_scalar, normalize, peak, safe_scale, widen
 
 __all__ = [
     "LAYER_NORM_CONVENTIONS",
@@ -66,6 +66,7 @@ class Convention(str, Enum):
     GEMMA     RMSNorm              round((1 + w)·x̂), w starts at 0           Gemma 1 to 3, Qwen3-Next
     OLMO2     RMSNorm              round(w·x̂)                                OLMo 2, gpt-oss
     T5        RMSNorm              w · x̂, x̂ rounded only if w is half        T5
+    TORCH     LayerNorm            torch's kernel, w·x̂ + b rounded once      GPT-2, BERT, GPT-NeoX
     NEMOTRON  LayerNorm            torch's kernel with gain 1 + w            Nemotron
     NO_BIAS   LayerNorm            round(w·x̂)                                Cohere
     BARE      LayerNorm, RMSNorm   round(x̂): no gain, no shift               OLMo 1; nanochat
@@ -79,12 +80,19 @@ class Convention(str, Enum):
     GEMMA = "gemma"
     OLMO2 = "olmo2"
     T5 = "t5"
+    TORCH = "torch"
     NEMOTRON = "nemotron"
     NO_BIAS = "no_bias"
     BARE = "bare"
 
 
-LAYER_NORM_CONVENTIONS = (Convention.DEFAULT, Convention.NEMOTRON, Convention.NO_BIAS, Convention.BARE)
+LAYER_NORM_CONVENTIONS = (
+    Convention.DEFAULT,
+    Convention.NEMOTRON,
+    Convention.NO_BIAS,
+    Convention.BARE,
+    Convention.TORCH,
+)
 RMS_NORM_CONVENTIONS = (
     Convention.DEFAULT,
     Convention.LLAMA,
@@ -114,7 +122,7 @@ def layer_norm(
         weight: gain [d], or None for 1. Under NEMOTRON the gain minus 1.
         bias: shift [d], or None for 0.
         eps: non-negative; has the unit of x squared. With eps = 0 a constant vector gives NaN (0/0).
-        convention: DEFAULT, NEMOTRON, NO_BIAS or BARE; see :class:`Convention`.
+        convention: DEFAULT, TORCH, NEMOTRON, NO_BIAS or BARE; see :class:`Convention`.
 
     Returns:
         Tensor with the shape and dtype of x. A NaN or infinity spoils its own vector only.
@@ -130,6 +138,8 @@ def layer_norm(
     check(x, eps, weight=weight, bias=bias)
     check_absent(convention, weight, bias)
     match convention:
+        case Convention.TORCH:
+            return _torch_layer_norm(x, weight, bias, eps)
         case Convention.NEMOTRON:
             gain = None if weight is None else weight + 1
             return _torch_layer_norm(x, gain, bias, eps)
@@ -206,7 +216,8 @@ def scale_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Te
     Args:
         x: float tensor [..., d].
         weight: one number, shape [] (the length of the result, usually sqrt(d) at first), or None for 1.
-        eps: non-negative; the smallest length that is divided by. With eps = 0 a zero vector gives NaN (0/0).
+        eps: non-negative; the smallest length that is divided by. With eps = 0 a zero vector gives NaN (0/0). For
+            shorter vectors the slope is weight / eps, more than float16 can hold.
 
     Returns:
         Tensor with the shape and dtype of x.
@@ -219,7 +230,7 @@ def scale_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Te
     check(x, eps)
     check_scalar("weight", weight)
     wide = widen(x)
-    scale = safe_scale(wide, eps)
+    scale = safe_scale(peak(wide), eps)
     length = torch.linalg.vector_norm(wide * scale, dim=-1, keepdim=True)
     return affine(wide * scale / torch.maximum(length, eps * scale), weight, None).to(x.dtype)
 
