@@ -79,7 +79,8 @@ def layer_norm(
 ) -> Tensor:
     """:func:`normlab.functional.layer_norm` by the fastest correct path; arguments, result and errors as there.
 
-    For the backward pass it keeps x, the gain and two numbers per token. It can be differentiated twice.
+    For the backward pass it keeps x (half types in float32), the gain and two numbers per token. It can be
+    differentiated twice.
     """
     convention = choose_convention(convention, LAYER_NORM_CONVENTIONS, "layernorm")
     check(x, eps, weight=weight, bias=bias)
@@ -91,14 +92,10 @@ def layer_norm(
     if x.device.type != "cpu":
         wide, weight, bias = _one_dtype(x, weight, bias)
         return F.layer_norm(wide, x.shape[-1:], weight, bias, eps).to(x.dtype)
-    # Parameters in the accumulating dtype make the kernel return mean and rate in it too.
-    gain = _accumulator(x) if x.dtype in HALF_TYPES or weight is not None else None
-    if gain is not None:
-        weight = torch.ones(x.shape[-1:], dtype=gain) if weight is None else weight.to(gain)
-    bias = None if bias is None else bias.to(_accumulator(x))
-    y, mean, rate = torch.native_layer_norm(x, x.shape[-1:], weight, bias, eps)
-    if _in_range(rate) and bool(((mean * rate).abs() < _LARGEST_MEAN).all()):
-        return y
+    wide, gain, shift = (None if t is None else t.to(_accumulator(x)) for t in (x, weight, bias))
+    y, mean, rate = torch.native_layer_norm(wide, x.shape[-1:], gain, shift, eps)
+    if _in_range(rate) and _mean_is_small(mean.detach(), rate.detach(), eps):
+        return y.to(x.dtype)
     return functional.layer_norm(x, weight, bias, eps)
 
 
@@ -136,7 +133,6 @@ def rms_norm(
 
 
 _GAIN_LAST = (Convention.LLAMA, Convention.T5)  # rounded to x's or the gain's dtype before the gain
-_LARGEST_MEAN = 4.0  # in units of the spread; the rounding of the mean costs LayerNorm's kernel that many digits
 _SAFE = (1e-15, 1e15)  # sizes whose squares and cubes, summed over a vector, stay inside float32
 
 
@@ -209,6 +205,12 @@ def _length(x: Tensor, dtype: torch.dtype) -> Tensor:
 def _in_range(size: Tensor) -> bool:
     """Whether all sizes (or their inverses) are ones that the fast operations can square; NaN is not."""
     return bool(((size > _SAFE[0]) & (size < _SAFE[1])).all())
+
+
+def _mean_is_small(mean: Tensor, rate: Tensor, eps: float) -> bool:
+    """Whether every |mean| is at most 4 spreads. LayerNorm's kernel rounds the mean, and so loses that factor."""
+    spread = 1 - eps * rate.square() - 8 * torch.finfo(rate.dtype).eps  # var / (var + eps), less what rounding adds
+    return bool(((mean * rate).square() <= 16 * spread.clamp(min=0)).all())
 
 
 def _accumulator(x: Tensor) -> torch.dtype:

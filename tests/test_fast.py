@@ -1,0 +1,455 @@
+"""The fast path against the reference formulas: values, gradients, dtypes, memory, and inputs that break kernels.
+
+"Relative to the row" means: an entry may be off by that share of |weight| times the largest normalized entry of its
+row, plus |bias|. An entry in which these happen to cancel need not be more exact than the numbers it is made of.
+"""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from normlab import fast, functional, norms
+from normlab.functional import LAYER_NORM_CONVENTIONS, RMS_NORM_CONVENTIONS, Convention
+
+HALF = (torch.float16, torch.bfloat16)
+DTYPES = (torch.float64, torch.float32, *HALF)
+NORMS = ("layer_norm", "rms_norm")
+INF, NAN = float("inf"), float("nan")
+
+each_norm = pytest.mark.parametrize("name", NORMS)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+
+
+def draw(seed, *shape, dtype=torch.float64, mean=0.0, std=1.0):
+    g = torch.Generator().manual_seed(seed)
+    return (mean + std * torch.randn(shape, generator=g, dtype=torch.float64)).to(dtype)
+
+
+def parameters(name, width, dtype):
+    """Random gain, and for LayerNorm a shift."""
+    return [draw(101 + i, width, dtype=dtype, mean=0.3) for i in range(2 if name == "layer_norm" else 1)]
+
+
+def tolerance(dtype):
+    return 1e-12 if dtype == torch.float64 else 2e-6
+
+
+def unit(y):
+    """One unit in the last place of y: the distance from |y| to the next number of its dtype."""
+    info = torch.finfo(y.dtype)
+    return info.eps * 2.0 ** y.double().abs().clamp(min=info.tiny).log2().floor()
+
+
+def assert_agree(name, x, given=(), eps=1e-6):
+    """Fast path and reference agree on x: 1e-12 in float64, 2e-6 in float32, relative to the row; one unit in the
+    last place in half types, to which LayerNorm may add float32's share, because it subtracts before it rounds."""
+    ours = getattr(fast, name)(x, *given, eps=eps)
+    theirs = getattr(functional, name)(x, *given, eps=eps)
+    assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
+    weight = given[0].double().abs() if given else 1.0
+    bias = given[1].double().abs() if len(given) > 1 else 0.0
+    scores = getattr(functional, name)(x.double(), eps=eps).abs().amax(-1, keepdim=True)
+    allowed = tolerance(x.dtype) * (weight * scores + bias)
+    if x.dtype in HALF:
+        allowed = unit(theirs) + (allowed if name == "layer_norm" else 0.0)
+    close = (ours.double() - theirs.double()).abs() <= allowed
+    assert (close | (ours == theirs) | (ours.isnan() & theirs.isnan())).all()
+
+
+def gradients(module, name, x, given, grad, eps=1e-6):
+    x, *given = (t.detach().clone().requires_grad_() for t in (x, *given))
+    return torch.autograd.grad(getattr(module, name)(x, *given, eps=eps), (x, *given), grad)
+
+
+# --- agreement with the reference ---------------------------------------------------------------------------------
+
+
+@each_norm
+@each_dtype
+@pytest.mark.parametrize("width", [1, 2, 3, 12, 255, 511, 512, 513, 688, 1000, 4096])
+def test_values(name, dtype, width):
+    kinds = ((0.0, 1.0, 1e-6), (3.0, 1.7, 1e-5), (-100.0, 0.5, 0.3), (0.0, 1e-3, 1e-6), (30.0, 30.0, 0.0))
+    for mean, std, eps in kinds:
+        if eps == 0 and width == 1 and name == "layer_norm":
+            continue  # 0/0
+        x = draw(1, 7, 5, width, dtype=dtype, mean=mean, std=std)
+        assert_agree(name, x, parameters(name, width, dtype), eps)
+        assert_agree(name, x, (), eps)
+
+
+@pytest.mark.parametrize("width", [4096, 16384, 100_003, 1 << 20])
+def test_long_vectors_of_equal_entries(width):
+    """A plain sum of squares in float32 drifts here: by 2e-6 at 4096 entries, by 4e-4 at a million."""
+    assert_agree("rms_norm", torch.full((2, width), 0.1), eps=0.0)
+    assert_agree("rms_norm", draw(2, 2, width, dtype=torch.float32).mul(2).exp(), eps=0.0)
+
+
+def traps(dtype):
+    """Inputs that break implementations (rows of eight), by what is wrong with them."""
+    largest = torch.finfo(dtype).max
+    signs = torch.tensor([1, -1, 1, 1, -1, 1, 1, -1], dtype=dtype)
+    ordinary = draw(3, 4, 8, dtype=dtype)
+    huge, tiny = (65504.0, 1e-7) if dtype == torch.float16 else (1e18, 1e-18)
+    zeros = torch.zeros(3, 8, dtype=dtype)
+    bad = {v: ordinary.clone().index_fill_(0, torch.tensor([2]), v) for v in (NAN, INF)}
+    one_nan = ordinary.clone()
+    one_nan[1, 3] = NAN
+    return {
+        "zeros": zeros,
+        "one zero row": torch.cat([ordinary, zeros]),
+        "constant": torch.stack([torch.full((8,), v, dtype=dtype) for v in (10000.1, -0.1, 3e4, 7.0)]),
+        "one constant row": torch.cat([ordinary, torch.full((1, 8), 10000.1, dtype=dtype)]),
+        "tiny": tiny * signs,
+        "huge": huge * signs,
+        "huge and tiny rows": torch.stack([huge * signs, tiny * signs, signs]),
+        "largest": largest * signs,
+        "smallest": torch.finfo(dtype).tiny * signs,
+        "large mean": torch.tensor([9998.5, 9999.5, 10000.5, 10001.5], dtype=dtype),
+        "overflowing squares": torch.tensor([300, 300, -300, 300], dtype=dtype),
+        "NaN row": bad[NAN],
+        "one NaN": one_nan,
+        "infinite row": bad[INF],
+        "no rows": torch.empty(0, 4, dtype=dtype),
+        "an empty axis": torch.empty(3, 0, 4, dtype=dtype),
+        "slice": draw(4, 6, 8, dtype=dtype)[1:3],
+        "transposed": draw(5, 6, 8, dtype=dtype).t(),
+        "strided": draw(6, 6, 1200, dtype=dtype)[::2, ::2],
+        "heads before tokens": draw(7, 2, 5, 3, 8, dtype=dtype).transpose(1, 2),
+        "expanded": draw(8, 1, 8, dtype=dtype).expand(5, 8),
+        "one vector": draw(9, 8, dtype=dtype),
+    }
+
+
+@each_norm
+@each_dtype
+@pytest.mark.parametrize("trap", traps(torch.float32))
+@pytest.mark.parametrize("eps", [0.0, 1e-12, 1e-6])
+def test_traps(name, dtype, trap, eps, recwarn):
+    x = traps(dtype)[trap]
+    assert_agree(name, x, (), eps)
+    assert_agree(name, x, parameters(name, x.shape[-1], dtype), eps)
+    assert not recwarn
+
+
+@each_norm
+def test_a_bad_row_spoils_itself_only(name):
+    for trap in ("NaN row", "one NaN", "infinite row"):
+        x = traps(torch.float32)[trap]
+        y = getattr(fast, name)(x)
+        fine = x.isfinite().all(-1)
+        assert y[fine].isfinite().all() and y[~fine].isnan().any()
+
+
+def test_right_values_by_hand():
+    x = torch.tensor([300.0, 300.0, -300.0, 300.0], dtype=torch.float16)
+    assert fast.rms_norm(x).tolist() == [1, 1, -1, 1]
+    scores = torch.tensor([-3.0, -1.0, 1.0, 3.0]) / 5**0.5
+    torch.testing.assert_close(fast.layer_norm(torch.tensor([9998.5, 9999.5, 10000.5, 10001.5])), scores)
+    assert fast.layer_norm(torch.full((2, 257), 10000.1), bias=torch.ones(257)).tolist() == [[1.0] * 257] * 2
+    huge = torch.full((512,), 1e18)  # its squares sum to more than float32 has
+    torch.testing.assert_close(fast.rms_norm(huge), torch.ones(512))
+
+
+@each_norm
+@pytest.mark.parametrize("x_dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("w_dtype", DTYPES, ids=str)
+def test_any_mixture_of_dtypes(name, x_dtype, w_dtype):
+    x, given = draw(10, 6, 40, dtype=x_dtype), parameters(name, 40, w_dtype)
+    assert_agree(name, x, given)
+    grad = draw(11, 6, 40, dtype=x_dtype)
+    for ours, theirs in zip(gradients(fast, name, x, given, grad), gradients(functional, name, x, given, grad)):
+        assert ours.dtype == theirs.dtype
+
+
+@each_dtype
+@pytest.mark.parametrize("w_dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("convention", Convention, ids=lambda c: c.value)
+def test_conventions(dtype, w_dtype, convention):
+    """The conventions differ in where they round; the fast path follows to a rounding of what the reference gives."""
+    x = draw(12, 9, 64, dtype=dtype)
+    for name, known in (("layer_norm", LAYER_NORM_CONVENTIONS), ("rms_norm", RMS_NORM_CONVENTIONS)):
+        if convention not in known:
+            with pytest.raises(ValueError, match="not known"):
+                getattr(fast, name)(x, convention=convention)
+            continue
+        weight = None if convention is Convention.BARE else draw(13, 64, dtype=w_dtype, mean=0.5)
+        ours, theirs = (getattr(m, name)(x, weight, convention=convention) for m in (fast, functional))
+        assert ours.dtype == theirs.dtype
+        coarsest = max(torch.finfo(t).eps for t in (ours.dtype, dtype, w_dtype))
+        torch.testing.assert_close(ours, theirs, rtol=2 * coarsest, atol=max(tolerance(dtype), 1e-12))
+
+
+# --- gradients ----------------------------------------------------------------------------------------------------
+
+
+@each_norm
+def test_gradients_twice(name):
+    x = draw(14, 3, 6, mean=1.0).requires_grad_()
+    given = [p.requires_grad_() for p in parameters(name, 6, torch.float64)]
+    norm = getattr(fast, name)
+    assert torch.autograd.gradcheck(norm, (x, *given))
+    assert torch.autograd.gradgradcheck(norm, (x, *given))
+    assert torch.autograd.gradgradcheck(norm, (x,))
+
+
+@each_norm
+@each_dtype
+@pytest.mark.parametrize("width", [1, 2, 96, 700, 4096])
+@pytest.mark.parametrize("mean", [0.0, 2.0, 50.0])
+@pytest.mark.parametrize("grad_mean", [0.0, 30.0])
+def test_gradients_agree(name, dtype, width, mean, grad_mean):
+    """Against float64: dx relative to rate * max |weight * grad| * (1 + |x̂|) of the row, where rate is what x is
+    multiplied by, dweight and dbias relative to the sum of what they add up, absolutely taken.
+    """
+    eps = 1e-5
+    x, grad = draw(15, 20, width, dtype=dtype, mean=mean), draw(16, 20, width, dtype=dtype, mean=grad_mean)
+    given = parameters(name, width, dtype)
+    X, G, *GIVEN = (t.double() for t in (x, grad, *given))
+    centered = X - X.mean(-1, keepdim=True) if name == "layer_norm" else X
+    rate = (centered.square().mean(-1, keepdim=True) + eps).rsqrt()
+    scores = (centered * rate).abs()
+    largest = (GIVEN[0] * G).abs().amax(-1, keepdim=True)
+    scales = [rate * largest * (1 + scores), (G.abs() * scores).sum(0), G.abs().sum(0)]
+    ours = gradients(fast, name, x, given, grad, eps)
+    exact = gradients(functional, name, X, GIVEN, G, eps)
+    for o, e, scale in zip(ours, exact, scales):
+        allowed = tolerance(dtype) * scale + (unit(o) if dtype in HALF else 0.0)
+        assert ((o.double() - e).abs() <= allowed).all()
+
+
+@each_norm
+@pytest.mark.parametrize("power", range(-36, 37, 4))
+def test_gradients_of_any_size(name, power):
+    """With eps = 0 the result does not depend on the size of x, and the gradient is inverse to it."""
+    x, grad, given = draw(17, 6, 40), draw(18, 6, 40), parameters(name, 40, torch.float64)
+    exact = gradients(functional, name, x, given, grad, 0.0)
+    single = [t.float() for t in (x, *given, grad)]
+    ours = gradients(fast, name, single[0] * 10.0**power, single[1:-1], single[-1], 0.0)
+    sized = [ours[0].double() * 10.0**power, *(o.double() for o in ours[1:])]
+    for o, e in zip(sized, exact):
+        torch.testing.assert_close(o, e, rtol=1e-5, atol=1e-5 * e.abs().max().item())
+
+
+@each_norm
+def test_gradients_through_views_and_parts(name):
+    x, weight = draw(19, 5, 4, 8).transpose(0, 1).requires_grad_(), draw(20, 8).requires_grad_()
+    norm, reference = getattr(fast, name), getattr(functional, name)
+    for make_loss in (lambda y: y.sum(), lambda y: y[1:3].square().sum(), lambda y: (y.transpose(0, 2) ** 3).sum()):
+        for wanted in ([x], [weight], [x, weight]):
+            ours, theirs = (torch.autograd.grad(make_loss(f(x, weight)), wanted) for f in (norm, reference))
+            torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
+    assert not norm(x.detach(), weight.detach()).requires_grad
+
+
+@each_norm
+def test_input_stays_as_it_was_and_must_stay_so(name):
+    x, weight = draw(21, 4, 8), draw(22, 8).requires_grad_()
+    before = x.clone()
+    y = getattr(fast, name)(x, weight)
+    assert torch.equal(x, before)
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+@each_norm
+def test_functional_gradients(name):
+    x, weight = draw(23, 4, 8), draw(24, 8)
+    ours, theirs = (
+        torch.func.grad(lambda x: getattr(m, name)(x, weight).square().sum())(x) for m in (fast, functional)
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+# --- memory -------------------------------------------------------------------------------------------------------
+
+
+def saved_bytes(call):
+    """Bytes of the distinct tensors that autograd keeps of a call for its backward pass."""
+    kept = {}
+
+    def keep(t):
+        kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        call()
+    return sum(kept.values())
+
+
+@each_dtype
+@pytest.mark.parametrize("shape", [(64, 96), (2, 5, 1024), (3, 4, 7, 700)])
+def test_rms_norm_saves_input_gain_and_one_number_per_token(dtype, shape):
+    x, weight = draw(25, *shape, dtype=dtype).requires_grad_(), draw(26, shape[-1], dtype=dtype).requires_grad_()
+    number = 8 if dtype == torch.float64 else 4
+    expected = (x.numel() + weight.numel()) * dtype.itemsize + x.numel() // shape[-1] * number
+    assert saved_bytes(lambda: fast.rms_norm(x, weight)) == expected
+    assert saved_bytes(lambda: fast.rms_norm(x)) == expected - weight.numel() * dtype.itemsize
+    assert saved_bytes(lambda: F.rms_norm(x, shape[-1:], weight, 1e-6)) > 1.9 * expected  # what it saves us
+
+
+def test_layer_norm_saves_two_numbers_per_token():
+    x, weight, bias = draw(27, 64, 96).requires_grad_(), draw(28, 96).requires_grad_(), draw(29, 96).requires_grad_()
+    expected = (x.numel() + weight.numel() + 2 * 64) * 8
+    assert expected <= saved_bytes(lambda: fast.layer_norm(x, weight, bias)) <= expected + bias.numel() * 8
+
+
+# --- where it runs ------------------------------------------------------------------------------------------------
+
+
+@each_norm
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_compiled(name, dtype):
+    """One graph, forward and backward, no compiler needed."""
+    torch._dynamo.reset()
+    layer = norms.make_norm(name.replace("_", ""), 64).to(dtype)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        layer.weight.copy_(draw(30, 64, dtype=dtype))
+    x, grad = draw(31, 5, 3, 64, dtype=dtype, mean=0.5).requires_grad_(), draw(32, 5, 3, 64, dtype=dtype)
+    wide = 2e-5 if dtype == torch.float32 else 3 * torch.finfo(dtype).eps
+    expected = layer(x)
+    gradients_expected = torch.autograd.grad(expected, (x, layer.weight), grad)
+    with fast.enabled():
+        y = compiled(x)
+    torch.testing.assert_close(y, expected, rtol=wide, atol=wide)
+    for ours, theirs in zip(torch.autograd.grad(y, (x, layer.weight), grad), gradients_expected):
+        torch.testing.assert_close(ours, theirs, rtol=wide, atol=wide * theirs.abs().max().item())
+
+
+def test_a_compiled_module_follows_the_switch():
+    torch._dynamo.reset()
+    dtypes = []
+
+    def note_dtypes(graph, _):
+        dtypes.append({str(node.args[1]) for node in graph.graph.nodes if node.target == "to"})
+        return graph.forward
+
+    compiled = torch.compile(norms.make_norm("rmsnorm", 8), fullgraph=True, backend=note_dtypes)
+    x = draw(39, 4, 8, dtype=torch.bfloat16)
+    for on in (False, True, False):
+        with fast.enabled(on):
+            compiled(x)
+    assert [("torch.float64" in d, "torch.float32" in d) for d in dtypes] == [(True, False), (False, True)]
+
+
+@each_norm
+def test_compiled_on_traps(name):
+    torch._dynamo.reset()
+    compiled = torch.compile(getattr(fast, name), fullgraph=True, backend="aot_eager", dynamic=False)
+    for trap in ("constant", "huge and tiny rows", "one NaN", "zeros"):
+        x = traps(torch.float32)[trap]
+        torch.testing.assert_close(compiled(x), getattr(functional, name)(x), rtol=2e-6, atol=2e-6, equal_nan=True)
+
+
+@each_norm
+@pytest.mark.parametrize("autocast", HALF, ids=str)
+def test_autocast_changes_nothing(name, autocast):
+    x, grad = draw(33, 6, 700, dtype=torch.float32), draw(34, 6, 700, dtype=torch.float32)
+    given = parameters(name, 700, torch.float32)
+    plain = gradients(fast, name, x, given, grad)
+    with torch.autocast("cpu", dtype=autocast):
+        inside = gradients(fast, name, x, given, grad)
+        y = getattr(fast, name)(x.to(autocast), *given)
+    assert all(torch.equal(a, b) for a, b in zip(plain, inside))
+    assert y.dtype == autocast and torch.equal(y, getattr(fast, name)(x.to(autocast), *given))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@each_norm
+@pytest.mark.parametrize("x_dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("w_dtype", DTYPES, ids=str)
+def test_cuda(name, x_dtype, w_dtype):
+    x, given, grad = draw(35, 30, 700, dtype=x_dtype), parameters(name, 700, w_dtype), draw(36, 30, 700, dtype=x_dtype)
+    on_gpu = [t.cuda() for t in (x, *given)]
+    ours = [getattr(fast, name)(*on_gpu), *gradients(fast, name, on_gpu[0], on_gpu[1:], grad.cuda())]
+    theirs = [getattr(functional, name)(x, *given), *gradients(functional, name, x, given, grad)]
+    for o, t in zip(ours, theirs):
+        assert o.dtype == t.dtype and o.device.type == "cuda"
+        units = 2 * max(torch.finfo(x_dtype).eps, torch.finfo(t.dtype).eps)
+        torch.testing.assert_close(o.cpu(), t, rtol=units, atol=max(units, 1e-5) * t.abs().max().item())
+
+
+# --- the switch ---------------------------------------------------------------------------------------------------
+
+
+def test_the_reference_is_the_default():
+    assert fast.formulas() is functional
+    with fast.enabled():
+        assert fast.formulas() is fast
+        with fast.enabled(False):
+            assert fast.formulas() is functional
+        assert fast.formulas() is fast
+    assert fast.formulas() is functional
+    with pytest.raises(KeyError), fast.enabled():
+        raise KeyError
+    assert fast.formulas() is functional
+
+
+def test_the_switch_stays_where_it_was_put():
+    try:
+        fast.enabled(True)
+        assert fast.formulas() is fast
+    finally:
+        fast.enabled(False)
+    assert fast.formulas() is functional
+
+
+@pytest.mark.parametrize("kind", ["layernorm", "rmsnorm"])
+def test_norm_modules_follow_the_switch(kind):
+    layer = norms.make_norm(kind, 96)
+    with torch.no_grad():
+        layer.weight.copy_(draw(37, 96))
+    x = draw(38, 50, 96, dtype=torch.float32, mean=0.3)
+    name = kind.replace("norm", "_norm")
+    given = list(layer.parameters())
+    reference = layer(x)
+    with fast.enabled():
+        switched = layer(x)
+    assert torch.equal(reference, getattr(functional, name)(x, *given, layer.eps))
+    assert torch.equal(switched, getattr(fast, name)(x, *given, layer.eps))
+    assert not torch.equal(reference, switched)  # or this test has seen nothing
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+
+@each_norm
+@pytest.mark.parametrize(
+    "arguments, options, error, words",
+    [
+        ((torch.ones(3, 4), torch.ones(5)), {}, ValueError, r"weight .*\(4,\).*\(5,\)"),
+        ((torch.ones(3, 4, dtype=torch.int64),), {}, TypeError, "int64"),
+        (([1.0, 2.0],), {}, TypeError, "list"),
+        ((torch.tensor(3.0),), {}, ValueError, r"at least one feature.*\(\)"),
+        ((torch.ones(3, 0),), {}, ValueError, r"at least one feature.*\(3, 0\)"),
+        ((torch.ones(3, 4),), {"eps": -1e-5}, ValueError, "eps"),
+        ((torch.ones(3, 4),), {"convention": "lama"}, ValueError, "lama"),
+        ((torch.ones(3, 4), torch.ones(4)), {"convention": "bare"}, ValueError, "bare"),
+    ],
+)
+def test_bad_input_gets_the_errors_of_the_reference(name, arguments, options, error, words):
+    with pytest.raises(error, match=words):
+        getattr(fast, name)(*arguments, **options)
+
+
+def test_partial_rms_norm_is_refused():
+    with pytest.raises(NotImplementedError, match=r"fraction=0\.5"):
+        fast.rms_norm(torch.ones(3, 4), fraction=0.5)
+    with fast.enabled(), pytest.raises(NotImplementedError, match=r"fraction=0\.5"):
+        norms.make_norm("rmsnorm", 4, fraction=0.5)(torch.ones(3, 4))
+
+
+# --- importing ----------------------------------------------------------------------------------------------------
+
+
+def test_importing_the_norms_is_quick():
+    """At most 0.1 s beyond torch itself. The best of a few, because other programs may be running."""
+    code = "import time, torch; t = time.perf_counter(); import normlab.norms; print(time.perf_counter() - t)"
+    times = []
+    while len(times) < 5 and min(times, default=1.0) > 0.1:
+        times.append(float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout))
+    assert min(times) <= 0.1
