@@ -27,7 +27,7 @@ def test_sloppy_claims_are_refused(line, verdict):
 
 @pytest.mark.parametrize(
     "value, digits, text",
-    [(2.5821, 2, "2.58"), (1e-9, 3, "0.000"), (-1e-9, 3, "0.000"), (-0.04, 1, "0.0"), (-0.2, 0, "0"), (-1.06, 1, "-1.1"), (12.0, 0, "12"), (-10.04, 1, "-10.0")],
+    [(2.5821, 2, "2.58"), (1e-9, 3, "0.000"), (-1e-9, 3, "0.000"), (-0.04, 1, "0.0"), (-0.2, 0, "0"), (-1.06, 1, "−1.1"), (12.0, 0, "12"), (-10.04, 1, "−10.0")],
 )
 def test_show_rounds(value, digits, text):
     assert show(value, digits, 1e-6) == text
@@ -55,6 +55,13 @@ def test_tables_are_checked_and_aligned(capsys):
     with pytest.raises(ValueError, match="2 columns"):
         tables.table(["rule", "x"], [["a"]])
     assert "&lt;b&gt;" in tables._html(["h"], [["<b>"]], "")
+
+
+def test_columns_of_numbers_are_right_aligned_and_columns_of_text_left(capsys):
+    rows = [["1 · mlp", "× 2.5", "−1.0 ± 0.1", "a word"], ["2 · mlp", "× 10.5", "+3", "words"]]
+    tables.table(["sublayer", "x", "y", "why"], rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == "1 · mlp    × 2.5  −1.0 ± 0.1  a word" and lines[2] == "2 · mlp   × 10.5          +3  words"
 
 
 NOTEBOOK = """

@@ -114,5 +114,10 @@ def test_token_similarity_by_pairs():
     assert walk.token_similarity(x) == pytest.approx(sum(pairs).item() / len(pairs))
 
 
-def test_growth_exponent_of_a_power_law():
-    assert walk.growth_exponent([2 + 0.3 * n**1.7 for n in range(25)]) == pytest.approx(1.7)
+def test_if_independent_by_hand():
+    assert walk.if_independent({"variance": [2.0, 9.0], "increment": [3.0, 13.0]}) == pytest.approx(3)
+
+
+def test_gradients_of_what_writes_halve_when_the_stream_doubles():
+    factors = walk.gradients_when_the_stream_doubles(seed=3)
+    assert list(factors.values()) == pytest.approx([0.5, 0.5, 1, 1], rel=1e-6)

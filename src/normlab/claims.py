@@ -17,7 +17,7 @@ def claim(id: str, ok: bool, line: str, verdict: str = "holds") -> None:
     """Settle the claim ``id``: raise unless ``ok``, else print ``id: line`` and leave a trace for the ledger.
 
     Args:
-        id: an id of book/claims.yml; at most one call per id in the whole book.
+        id: an id of book/claims.yml; at most one call per id in the whole book (a test counts).
         ok: whether the measurement came out as ``line`` says.
         line: what was measured, in one line. Numbers in it go through :func:`show`.
         verdict: "holds", "holds only if" (``line`` names the condition) or "refuted here".
@@ -38,7 +38,7 @@ def claim(id: str, ok: bool, line: str, verdict: str = "holds") -> None:
 
 
 def show(value: float, digits: int, spread: float) -> str:
-    """``value`` with ``digits`` decimals, for a compared output.
+    """``value`` with ``digits`` decimals and a typographic minus, for a compared output.
 
     While notebooks are re-executed (environment variable NORMLAB_STRICT_SHOW=1) a value that lies within three
     spreads of a rounding border is refused: on another machine it could print differently. Print fewer digits then.
@@ -63,7 +63,9 @@ def show(value: float, digits: int, spread: float) -> str:
                 f"{value!r} lies {to_border:.1e} from a rounding border at {digits} digits, "
                 f"less than three spreads of {spread:.1e}: print fewer digits"
             )
-    return "0" if text.strip("-0.") == "" and digits == 0 else text.replace("-0." + "0" * digits, "0." + "0" * digits)
+    if not text.strip("-0."):
+        text = text.lstrip("-")  # no negative zero
+    return text.replace("-", "−")
 
 
 def publish(data: dict, metadata: dict | None = None) -> bool:

@@ -1,5 +1,6 @@
 """Small result tables that look the same in Jupyter, Colab, GitHub and the book."""
 
+import re
 from collections.abc import Sequence
 from html import escape
 
@@ -9,7 +10,7 @@ from normlab.claims import publish
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> None:
     """Show a table of ready-made strings: HTML in a notebook, aligned text elsewhere.
 
-    The first column is text, the others are numbers (right-aligned).
+    Columns of numbers are right-aligned, others left; the first column names its row.
 
     Raises:
         ValueError: a row whose length differs from the header's.
@@ -22,25 +23,33 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: str = 
         print(text)
 
 
+def _alignments(headers, rows):
+    """True for each column that holds numbers only: digits behind an optional sign."""
+    number = re.compile(r"[×+−-]?\s?\d")
+    return [i > 0 and all(number.match(row[i]) for row in rows) for i in range(len(headers))]
+
+
 def _text(headers, rows, caption):
     lines = [headers, *rows]
+    right = _alignments(headers, rows)
     widths = [max(len(line[i]) for line in lines) for i in range(len(headers))]
     body = [
-        "  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))).rstrip()
-        for line in lines
+        "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right)).rstrip() for line in lines
     ]
     return "\n".join(([caption] if caption else []) + body)
 
 
 def _html(headers, rows, caption):
-    def cells(tag, line):
-        return "".join(
-            f'<{tag} style="text-align:{"left" if i == 0 else "right"}">{escape(c)}</{tag}>' for i, c in enumerate(line)
-        )
-
-    head = f"<caption>{escape(caption)}</caption>" if caption else ""
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    styles = [f'style="text-align:{"right" if r else "left"}"' for r in _alignments(headers, rows)]
+    head = "".join(f'<th scope="col" {style}>{escape(h)}</th>' for h, style in zip(headers, styles))
+    body = "".join(
+        f'<tr><th scope="row" {styles[0]}>{escape(row[0])}</th>'
+        + "".join(f"<td {style}>{escape(c)}</td>" for c, style in zip(row[1:], styles[1:]))
+        + "</tr>"
+        for row in rows
+    )
+    label = f"<caption>{escape(caption)}</caption>" if caption else ""
     return (
         '<div style="overflow-x:auto" tabindex="0"><table class="normlab-table">'
-        f"{head}<thead><tr>{cells('th', headers)}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"{label}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )

@@ -46,7 +46,7 @@ class Rule:
     """How the increments of a synthetic stream are made, and the size that this predicts.
 
     ``increment(x, fresh, shared, n, steps)`` returns r for step n = 1 .. steps from the stream x [vectors, d],
-    fresh noise [vectors, d] and one fixed direction [1, d], all of mean square 1. ``mean_square(steps)`` is the
+    fresh noise [vectors, d] and one fixed direction [1, d]; noise and direction have mean square 1. ``mean_square(steps)`` is the
     predicted mean square of the stream after the last step; before the first it is 1.
     """
 
@@ -138,9 +138,9 @@ def reading(tokens: int, sequences: int, seed: int = 99) -> tuple[Tensor, int]:
     return data.windows(corpus.val, sequences, tokens, generator)[0], len(corpus.vocabulary)
 
 
-def fresh_stack(layers: int, seed: int, *, tokens: int = 64, **options) -> Transformer:
-    """A Pre-LN Transformer at initialization in float64: width 128, 4 heads unless ``options`` say otherwise."""
-    settings = {"width": 128, "heads": 4, "norm": NormKind.LAYERNORM, "context": tokens, **options}
+def fresh_stack(layers: int, seed: int, *, width: int = 128, tokens: int = 64, **options) -> Transformer:
+    """A Pre-LN Transformer at initialization in float64: Xavier and 4 heads unless ``options`` say otherwise."""
+    settings = {"width": width, "heads": 4, "norm": NormKind.LAYERNORM, "context": tokens, **options}
     return Transformer(TransformerConfig(vocab_size=reading(tokens, 1)[1], layers=layers, **settings), seed).double()
 
 
@@ -155,25 +155,22 @@ class Stack:
     """A kind of stack whose growth from 12 to 80 blocks the chapter compares with the square-root law."""
 
     name: str
-    reason: str
     options: dict
     tokens: int = 64
 
 
 STACKS = (
-    Stack("MLP only", "the premises hold", {"sublayers": ("mlp",)}),
-    Stack("attention only, 1 token", "nothing to mix: the premises hold", {"sublayers": ("attention",)}, tokens=1),
-    Stack("attention + MLP", "attention's increments grow", {}),
-    Stack("attention only", "attention's increments grow", {"sublayers": ("attention",)}),
-    Stack("attention + MLP, N(0, 0.02)", "small start, then as above", {"init": Init.GPT2}),
-    Stack("… and 1/√(2L) on the writers", "increments shrink with L", {"init": Init.GPT2_SCALED}),
+    Stack("MLP only", {"sublayers": ("mlp",)}),
+    Stack("attention only, 1 token", {"sublayers": ("attention",)}, tokens=1),
+    Stack("attention + MLP", {}),
+    Stack("attention only", {"sublayers": ("attention",)}),
+    Stack("attention + MLP, N(0, 0.02)", {"init": Init.GPT2}),
+    Stack("… and 1/√(2L) on the writers", {"init": Init.GPT2_SCALED}),
 )
-
-
 STACKS_BY_NAME = {stack.name: stack for stack in STACKS}
 
 
-def stack_growth(stack: str, seed: int, shallow: int = 12, deep: int = 80) -> dict[str, float]:
+def stack_growth(stack: str, seed: int, width: int = 128, shallow: int = 12, deep: int = 80) -> dict[str, float]:
     """Growth of the stream's std from ``shallow`` to ``deep`` blocks (two networks), in float64.
 
     Returns:
@@ -185,7 +182,7 @@ def stack_growth(stack: str, seed: int, shallow: int = 12, deep: int = 80) -> di
     kind = STACKS_BY_NAME[stack]
     end, law = {}, {}
     for layers in (shallow, deep):
-        model = fresh_stack(layers, seed, tokens=kind.tokens, **kind.options)
+        model = fresh_stack(layers, seed, width=width, tokens=kind.tokens, **kind.options)
         account = probes.variance_account(read_stack(model, tokens=kind.tokens, sequences=256 // kind.tokens))
         per_block = len(account) // layers
         first = sum(s.increment for s in account[:per_block])
@@ -207,6 +204,12 @@ def token_similarity(x: Tensor) -> float:
     return (total / (T * (T - 1))).mean().item()
 
 
+def growth_within(width: int, init: Init, seed: int = 0, layers: int = 12) -> float:
+    """Size of the stream after the last block over its size before the first, in one stack at initialization."""
+    records = read_stack(fresh_stack(layers, seed, width=width, init=init))
+    return probes.size(records[-1].stream_after) / probes.size(records[0].stream)
+
+
 # --- what scale does to gradients and updates -------------------------------------------------------------------
 
 
@@ -214,6 +217,38 @@ def jacobian_norm(x: Tensor, eps: float = 0.0) -> float:
     """Spectral norm of the Jacobian of LayerNorm at one vector x [d]."""
     jacobian = torch.autograd.functional.jacobian(lambda v: functional.layer_norm(v, eps=eps), x)
     return torch.linalg.matrix_norm(jacobian, 2).item()
+
+
+def gradients_when_the_stream_doubles(seed: int = 0) -> dict[str, float]:
+    """Factor by which gradients change when embeddings and writers are doubled, and so the whole stream.
+
+    At eps = 0 every norm hands on the same vectors as before, and so the model computes the same function.
+    """
+    model = fresh_stack(6, seed, eps=0.0)
+    inputs, targets = data.windows(data.corpus().val, 4, 64, torch.Generator().manual_seed(99))
+    sublayers = [residual.sublayer for block in model.blocks for residual in block.residuals]
+    attention, mlps = sublayers[::2], sublayers[1::2]
+    groups = {
+        "embeddings": [model.token_embedding.weight, model.position_embedding.weight],
+        "writers: attention out, MLP down": [a.out.weight for a in attention] + [m.down.weight for m in mlps],
+        "readers: query, key, value, MLP up": [
+            w.weight for a in attention for w in (a.query, a.key, a.value)
+        ] + [m.up.weight for m in mlps],
+        "head, behind the final norm": [model.head.weight],
+    }
+
+    def gradient_norms() -> list[float]:
+        model.zero_grad()
+        training.next_token_loss(model, inputs, targets).backward()
+        return [torch.cat([w.grad.flatten() for w in weights]).norm().item() for weights in groups.values()]
+
+    with device.single_thread():
+        before = gradient_norms()
+        with torch.no_grad():
+            for name in ("embeddings", "writers: attention out, MLP down"):
+                for weight in groups[name]:
+                    weight *= 2
+        return {name: after / b for name, after, b in zip(groups, gradient_norms(), before)}
 
 
 def first_update(scale: float, optimizer: str, seed: int = 0, lr: float = 0.01) -> tuple[float, float]:
@@ -235,8 +270,9 @@ def first_update(scale: float, optimizer: str, seed: int = 0, lr: float = 0.01) 
 
 # --- trained streams --------------------------------------------------------------------------------------------
 
-LAYERS = 12
 TOKENS = 32
+BATCH = 16
+SETTINGS = {"layers": 12, "width": 48, "steps": 600, "lr": 3e-3}
 VARIANTS = {
     "pre-norm": {},
     "no final norm": {"final_norm": False},
@@ -244,13 +280,13 @@ VARIANTS = {
 }
 
 
-def small_model(variant: str, seed: int) -> Transformer:
-    """The chapter's trained model: 12 blocks, width 48, Pre-LN, GELU, characters of Hamlet."""
+def small_model(variant: str, seed: int, layers: int = 12, width: int = 48) -> Transformer:
+    """The chapter's trained model: Pre-LN, 4 heads, GELU, characters of Hamlet; see VARIANTS."""
     config = TransformerConfig(
         vocab_size=len(data.corpus().vocabulary),
         context=TOKENS,
-        layers=LAYERS,
-        width=48,
+        layers=layers,
+        width=width,
         heads=4,
         norm=NormKind.LAYERNORM,
         **VARIANTS[variant],
@@ -258,20 +294,26 @@ def small_model(variant: str, seed: int) -> Transformer:
     return Transformer(config, seed)
 
 
-def train_small_model(variant: str, seed: int, steps: int = 600, progress: str | None = None) -> dict:
-    """Train it; "before" and "after" describe its stream at initialization and at the end (see :func:`describe`)."""
+def train_small_model(
+    variant: str, seed: int, layers: int = 12, width: int = 48, steps: int = 600, lr: float = 3e-3, progress: str | None = None
+) -> dict:
+    """Train it with Adam; "before" and "after" describe its stream at initialization and at the end.
+
+    A tenth of the steps warms up, a cosine ends at 0, gradients are clipped at norm 1, nothing decays; on one thread.
+    See :func:`describe` for the result.
+    """
     corpus = data.corpus()
-    model = small_model(variant, seed)
+    model = small_model(variant, seed, layers, width)
     with device.single_thread():
         before = describe(model)
         model.to(device.pick())
         training.train(
             model,
-            data.sampler(corpus.train.to(device.pick()), 16, TOKENS),
+            data.sampler(corpus.train.to(device.pick()), BATCH, TOKENS),
             steps,
-            lr=3e-3,
+            lr=lr,
             seed=1000 + seed,
-            warmup=60,
+            warmup=steps // 10,
             floor=0.0,
             clip=1.0,
             progress=progress,
@@ -286,7 +328,7 @@ def describe(model: Transformer) -> dict:
     """
     model = copy.deepcopy(model).cpu().double()
     corpus = data.corpus()
-    records = read_stack(model, tokens=TOKENS, sequences=16)
+    records = read_stack(model, tokens=TOKENS, sequences=BATCH)
     account = probes.variance_account(records)
     token_sizes = [r.sublayer_input.square().mean(-1).sqrt() for r in records]
     return {
@@ -298,15 +340,14 @@ def describe(model: Transformer) -> dict:
         "increment": [s.increment for s in account],
         "twice_covariance": [s.twice_covariance for s in account],
         "covariance_share": probes.covariance_share(account),
-        "validation_loss": training.validation_loss(model, data.sampler(corpus.val, 16, TOKENS)),
+        "validation_loss": training.validation_loss(model, data.sampler(corpus.val, BATCH, TOKENS)),
     }
 
 
-def growth_exponent(variances: Sequence[float]) -> float:
-    """Slope of log(Var x_n - Var x_0) against log n over the sublayers n = 1, 2, ...: 1 for a random walk."""
-    n = torch.arange(1, len(variances), dtype=torch.float64).log()
-    v = (torch.tensor(variances[1:], dtype=torch.float64) - variances[0]).log()
-    return (((n - n.mean()) * (v - v.mean())).sum() / (n - n.mean()).square().sum()).item()
+def if_independent(description: dict) -> float:
+    """By what factor the stream would have grown if the same increments had no covariance with it."""
+    start = description["variance"][0]
+    return ((start + sum(description["increment"])) / start) ** 0.5
 
 
 # --- records ----------------------------------------------------------------------------------------------------
@@ -324,14 +365,18 @@ def _five_digits(value):
 RECORDS = (
     Recipe(
         "stacks_at_init",
-        "growth of the stream's std from 12 to 80 blocks at initialization, six kinds of stack, width 128, float64",
-        [{"stack": stack.name, "seed": seed} for stack in STACKS for seed in range(10)],
-        lambda stack, seed: _five_digits(stack_growth(stack, seed)),
+        "growth of the stream's std from 12 to 80 blocks at initialization, six kinds of stack, float64",
+        [
+            {"stack": stack.name, "seed": seed, "width": 128, "shallow": 12, "deep": 80}
+            for stack in STACKS
+            for seed in range(10)
+        ],
+        lambda **setting: _five_digits(stack_growth(**setting)),
     ),
     Recipe(
         "trained_streams",
-        "streams before and after 600 AdamW steps on Hamlet, 12 Pre-LN blocks of width 48, float32",
-        [{"variant": variant, "seed": seed} for variant in VARIANTS for seed in range(5)],
-        lambda variant, seed: _five_digits(train_small_model(variant, seed, progress=f"{variant}, seed {seed}")),
+        "streams of small Pre-LN models before and after training on Hamlet, float32, one thread",
+        [{"variant": variant, "seed": seed, **SETTINGS} for variant in VARIANTS for seed in range(5)],
+        lambda **setting: _five_digits(train_small_model(**setting, progress=f"{setting['variant']} {setting['seed']}")),
     ),
 )

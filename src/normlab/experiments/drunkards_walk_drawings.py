@@ -9,7 +9,7 @@ from torch import Tensor
 from normlab.experiments.drunkards_walk import RULES, Walk
 from normlab.figures import BLUE, GREEN, INK, ORANGE, PINK, plain_log
 
-SEEDS = {"alpha": 0.4, "linewidth": 1}  # single seeds stand behind their mean
+SEEDS = {"alpha": 0.55, "linewidth": 1}  # single seeds stand behind their mean
 
 
 def _label(ax: Axes, text: str, point: tuple[float, float], offset: tuple[float, float], color: str, **options) -> None:
@@ -43,7 +43,7 @@ def walkers(ax: Axes, walk: Walk, paths: int = 12) -> None:
 def rules(ax: Axes, paths: Sequence[Tensor]) -> None:
     """Sizes of the synthetic streams, one path [steps + 1] per rule of RULES, rings at the prediction."""
     colors = (BLUE, GREEN, GREEN, ORANGE, ORANGE, PINK, PINK)
-    nudges = (0, 0, 0, -1, -14, 10, 0)  # points, where two labels would meet
+    nudges = (0, 0, 0, -3, -19, 12, 0)  # points, where two labels would meet
     steps = len(paths[0]) - 1
     ax.set_yscale("log")
     for rule, path, color, nudge in zip(RULES, paths, colors, nudges):
@@ -54,14 +54,17 @@ def rules(ax: Axes, paths: Sequence[Tensor]) -> None:
     ax.set(title="One law, six exceptions, all predictable", xlabel="step", ylabel="size (rms)", xlim=(0, steps + 3))
 
 
-def attention_grows(axes: Sequence[Axes], writes: dict[str, Sequence[float]], alike: Sequence[float]) -> None:
-    """Variance of both sublayers' increments, and similarity of tokens, against the block."""
+def attention_grows(
+    axes: Sequence[Axes], all_tokens: Sequence[float], first_token: Sequence[float], mlp: Sequence[float], alike: Sequence[float]
+) -> None:
+    """Variance of the increments, and similarity of tokens, against the block."""
     left, right = axes
     blocks = range(1, len(alike) + 1)
-    left.plot(blocks, writes["attention"], color=ORANGE, label="attention")
-    left.plot(blocks, writes["mlp"], color=BLUE, label="MLP")
-    left.set(title="Attention writes ever more", xlabel="block", ylabel="Var r", ylim=(0, None))
-    left.legend()
+    left.plot(blocks, first_token, color=PINK, linewidth=1, label="attention, first token")
+    left.plot(blocks, all_tokens, color=ORANGE, label="attention, all tokens")
+    left.plot(blocks, mlp, color=BLUE, label="MLP, all tokens")
+    left.set(title="Attention writes more …", xlabel="block", ylabel="Var r", ylim=(0, 2.6))
+    left.legend(loc="upper left", fontsize=11)
     right.plot(blocks, alike, color=GREEN)
     right.set(title="… as tokens get alike", xlabel="block", ylabel="cosine of two tokens", ylim=(0, 1))
 
