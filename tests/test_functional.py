@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from normlab import functional
 from normlab.functional import layer_norm, rms_norm
 
 HALF = (torch.float16, torch.bfloat16)
@@ -63,7 +64,9 @@ def test_float64_equals_torch_at_a_mean_of_1000_std():
 @pytest.mark.parametrize("dtype", HALF)
 @pytest.mark.parametrize("mean", [0.0, 5.0])
 def test_half_types_are_within_one_unit_in_the_last_place(dtype, mean):
-    x, w, b = (draw(s, *shape, dtype=dtype, mean=m) for s, shape, m in ((8, (300, 96), mean), (9, (96,), 0), (10, (96,), 0)))
+    x, w, b = (
+        draw(s, *shape, dtype=dtype, mean=m) for s, shape, m in ((8, (300, 96), mean), (9, (96,), 0), (10, (96,), 0))
+    )
     for ours, exact in (
         (layer_norm(x, w, b, 1e-5), layer_norm(x.double(), w.double(), b.double(), 1e-5)),
         (rms_norm(x, w, 1e-6), rms_norm(x.double(), w.double(), 1e-6)),
@@ -79,6 +82,25 @@ def test_a_standard_score_by_hand():
     torch.testing.assert_close(layer_norm(x, eps=0.0), expected)
     one_hot = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64)
     torch.testing.assert_close(layer_norm(one_hot, eps=0.0).double(), (one_hot - 0.25) * (16 / 3) ** 0.5)
+
+
+def test_the_variance_is_biased_and_eps_inside_the_root():
+    """Values of [0, 1, 2, 3] and [1, 0, 0, 0]; with the sample deviation plus eps they are 1.1619 and 1.5, -0.5."""
+    torch.testing.assert_close(layer_norm(torch.arange(4.0))[3].item(), 1.5 / (1.25 + 1e-5) ** 0.5, rtol=1e-6, atol=0)
+    one_hot = layer_norm(torch.tensor([1.0, 0, 0, 0]))
+    torch.testing.assert_close(one_hot, torch.tensor([1.73200, -0.57733, -0.57733, -0.57733]), rtol=0, atol=1e-5)
+    assert layer_norm(torch.tensor([[7.0]])).item() == 0
+
+
+def test_float64_is_not_narrowed():
+    """With a detour through float32 the scores would be off by 5e-7."""
+    x = draw(21, 6, 50, mean=3.0)
+    for ours, exact in (
+        (layer_norm(x), reference(x, torch.ones(50), None, 1e-5, True)),
+        (rms_norm(x), reference(x, torch.ones(50), None, 1e-6, False)),
+    ):
+        assert np.abs(ours.numpy() - exact).max() < 1e-14
+        assert np.abs(ours.numpy() - ours.float().double().numpy()).max() > 1e-9
 
 
 def test_eps_stands_inside_the_root():
@@ -108,11 +130,11 @@ def test_large_mean_does_not_cancel():
     torch.testing.assert_close(layer_norm(x), torch.tensor([-3.0, -1.0, 1.0, 3.0]) / 5**0.5, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("value", [10000.1, -0.1, 3e4, 7.0])
+@pytest.mark.parametrize("value", [10000.1, -0.1, 3e4, 7.0, 1e18])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALF])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_constant_vectors_give_the_bias(value, dtype, width):
-    x = torch.full((2, width), value, dtype=dtype)
+    x = torch.full((2, width), min(value, torch.finfo(dtype).max), dtype=dtype)
     b = draw(15, width, dtype=dtype)
     assert torch.equal(layer_norm(x, draw(16, width, dtype=dtype), b), b.expand(2, width))
 
@@ -182,6 +204,53 @@ def test_the_result_has_the_dtype_of_x(x_dtype, w_dtype):
 def test_bad_input_gets_a_clear_error(norm, call, error, words):
     with pytest.raises(error, match=words):
         call(norm)
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        functional.batch_norm,
+        functional.power_norm,
+        functional.dyt,
+        lambda x, *given: functional.group_norm(x, 2, *given),
+        lambda x, *given: functional.group_norm(x, 2, *given, over="tokens"),
+    ],
+)
+@pytest.mark.parametrize(
+    "arguments, error, words",
+    [
+        ((torch.ones(3, 4), torch.ones(5)), ValueError, r"weight .*\(4,\).*\(5,\)"),
+        ((torch.ones(3, 4), torch.ones(4), torch.ones(1)), ValueError, r"bias .*\(4,\).*\(1,\)"),
+        ((torch.ones(3, 4, dtype=torch.int64),), TypeError, "int64"),
+        ((torch.tensor(3.0),), ValueError, r"at least one feature.*\(\)"),
+        ((np.ones((3, 4)),), TypeError, "ndarray"),
+    ],
+)
+def test_the_other_norms_name_bad_input_too(norm, arguments, error, words):
+    with pytest.raises(error, match=words):
+        norm(*arguments)
+
+
+@pytest.mark.parametrize("norm", [functional.batch_norm, functional.power_norm, functional.scale_norm])
+def test_eps_is_checked_everywhere(norm):
+    with pytest.raises(ValueError, match="eps.*-1"):
+        norm(torch.ones(3, 4), eps=-1.0)
+
+
+@pytest.mark.parametrize("norm", [functional.batch_norm, functional.scale_norm, functional.dyt])
+def test_gradients_of_the_others(norm):
+    x = draw(22, 5, 4, mean=1.0).requires_grad_()
+    given = [draw(23, *shape).requires_grad_() for shape in (((),) if norm is functional.scale_norm else ((4,), (4,)))]
+    assert torch.autograd.gradcheck(norm, (x, *given))
+    assert torch.autograd.gradgradcheck(norm, (x, *given))
+
+
+def test_gradients_of_group_norm_with_padding():
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
+    x, w, b = draw(24, 2, 3, 4).requires_grad_(), draw(25, 4).requires_grad_(), draw(26, 4).requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda x, w, b: functional.group_norm(x, 2, w, b, over="tokens", mask=mask), (x, w, b)
+    )
 
 
 def test_a_bias_of_wrong_width_is_named():

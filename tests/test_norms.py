@@ -566,6 +566,13 @@ def test_a_mask_of_another_shape_is_refused(kind, options):
         make_norm(kind, 6, **options)(torch.ones(2, 5, 6), torch.ones(2, 5, 6))
 
 
+@pytest.mark.parametrize("kind, options", [("batchnorm", {}), ("powernorm", {}), ("groupnorm", {"over": "tokens"})])
+def test_a_mask_to_be_added_is_refused(kind, options):
+    """0 for real tokens and -inf for padding, as attention code has it: it would be read the wrong way round."""
+    with pytest.raises(ValueError, match=r"1 or True at real tokens.*-inf, 0.0"):
+        make_norm(kind, 6, **options)(torch.ones(2, 5, 6), torch.tensor([[0, 0, 0, 0, 0], [0, 0, 0, 0, -torch.inf]]))
+
+
 # --- torch's own behaviour that the course relies on ----------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 """Norms whose statistics may cross tokens: BatchNorm, GroupNorm, PowerNorm. Import them from normlab.functional."""
 
+from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,7 +9,8 @@ from torch import Tensor
 from normlab.core import affine, check, grouped, normalize, peak, real_tokens, safe_scale, scatter, widen
 
 
-class Moments(NamedTuple):
+@dataclass(frozen=True)
+class Moments:
     """Mean and biased variance [d] of every feature over ``count`` tokens."""
 
     mean: Tensor
@@ -130,11 +131,12 @@ def group_norm(
         raise ValueError(f"over tokens x must have shape [batch, ..., features], got {tuple(x.shape)}")
     real = real_tokens(x, mask)
     sequences = [widen(row[where]) for row, where in zip(x, real, strict=True)]  # [real tokens, d] each
-    scores = [
+    normalized = [
         normalize(grouped(tokens, groups), eps, center=True, axes=(0, -1))[0].flatten(-2) if len(tokens) else tokens
         for tokens in sequences
     ]
-    return scatter(affine(torch.cat([widen(x[:0]).flatten(0, -2), *scores]), weight, bias), real, x)
+    none = widen(x[:0]).flatten(0, -2)  # so that an empty batch can be joined too
+    return scatter(affine(torch.cat([none, *normalized]), weight, bias), real, x)
 
 
 def power_norm(

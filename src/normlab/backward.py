@@ -67,7 +67,8 @@ class LayerNormFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        return *layer_norm_backward(grad, *ctx.saved_tensors, ctx.eps), None
+        x, weight = ctx.saved_tensors
+        return *layer_norm_backward(grad, x, weight, ctx.eps), None
 
 
 class RMSNormFunction(torch.autograd.Function):
@@ -81,7 +82,8 @@ class RMSNormFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        return *rms_norm_backward(grad, *ctx.saved_tensors, ctx.eps), None
+        x, weight = ctx.saved_tensors
+        return *rms_norm_backward(grad, x, weight, ctx.eps), None
 
 
 def _prepare(grad: Tensor, x: Tensor, weight: Tensor | None, eps: float, center: bool) -> tuple[Tensor, Tensor, Tensor]:

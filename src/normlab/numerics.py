@@ -5,7 +5,7 @@ written for reading, not for speed: two of them loop over the entries in Python.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -31,7 +31,8 @@ def shifted(x: Tensor) -> Tensor:
     return difference_of_squares(x - x[..., :1])
 
 
-class Partial(NamedTuple):
+@dataclass(frozen=True)
+class Partial:
     """What one part of the data contributes: how many entries, their mean and sum of squared deviations [...]."""
 
     count: int
