@@ -4,6 +4,7 @@
 PYTHON ?= python3
 PORT ?= 8000
 NAME ?=
+UPGRADE ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -25,7 +26,7 @@ SOURCES := _config.yml _toc.yml constraints.txt $(shell find book notebooks src 
 NUMERIC := --ignore=tests/site --ignore=tests/test_packaging.py --ignore=tests/test_standalone.py \
 	--ignore=tests/test_notebooks_clean.py --ignore=tests/test_prose_numbers.py --ignore=tests/test_claims_file.py
 
-.PHONY: help book serve test test-matrix lab notebooks record colab clean
+.PHONY: help book serve test test-matrix lab notebooks record colab pins clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -69,6 +70,10 @@ test-matrix: $(TEST_READY)  ## run notebooks and numeric tests with 1 and 2 thre
 colab: $(BOOK_READY)  ## write the standalone copies of the notebooks to _build/colab
 	$(PY) tools/standalone.py _build/colab
 	@echo "To offer them in Colab, commit these files to the top of a branch 'colab' at the origin."
+
+pins:  ## resolve requirements.txt into constraints.txt (needs uv; UPGRADE=--upgrade moves all versions)
+	uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-package normlab $(UPGRADE) \
+		--custom-compile-command "make pins" requirements.txt -o constraints.txt
 
 clean:  ## remove what was built (.venv stays)
 	rm -rf _build .pytest_cache
