@@ -4,8 +4,10 @@ import io
 import re
 from collections.abc import Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import matplotlib
+from cycler import cycler
 from matplotlib import pyplot as plt
 
 from normlab.claims import publish
@@ -16,7 +18,7 @@ INK = "#797979"
 BLUE, ORANGE, GREEN, PINK = "#3b82c4", "#d9822b", "#2a9d74", "#c2569b"
 COLORS = (BLUE, ORANGE, GREEN, PINK)
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
@@ -36,7 +38,7 @@ STYLE = {
     "legend.labelcolor": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.prop_cycle": matplotlib.cycler(color=COLORS),
+    "axes.prop_cycle": cycler(color=COLORS),
     "axes.grid": True,
     "grid.color": INK,
     "grid.alpha": 0.2,

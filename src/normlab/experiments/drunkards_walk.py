@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -219,6 +220,14 @@ def jacobian_norm(x: Tensor, eps: float = 0.0) -> float:
     return torch.linalg.matrix_norm(jacobian, 2).item()
 
 
+ROLES = {  # of weights, by the ends of their names: the first two make the stream
+    "embeddings": ("embedding",),
+    "writers: attention out, MLP down": (".out", ".down"),
+    "readers: query, key, value, MLP up": (".query", ".key", ".value", ".up"),
+    "head, behind the final norm": ("head",),
+}
+
+
 def gradients_when_the_stream_doubles(seed: int = 0) -> dict[str, float]:
     """Factor by which gradients change when embeddings and writers are doubled, and so the whole stream.
 
@@ -226,29 +235,27 @@ def gradients_when_the_stream_doubles(seed: int = 0) -> dict[str, float]:
     """
     model = fresh_stack(6, seed, eps=0.0)
     inputs, targets = data.windows(data.corpus().val, 4, 64, torch.Generator().manual_seed(99))
-    sublayers = [residual.sublayer for block in model.blocks for residual in block.residuals]
-    attention, mlps = sublayers[::2], sublayers[1::2]
-    groups = {
-        "embeddings": [model.token_embedding.weight, model.position_embedding.weight],
-        "writers: attention out, MLP down": [a.out.weight for a in attention] + [m.down.weight for m in mlps],
-        "readers: query, key, value, MLP up": [
-            w.weight for a in attention for w in (a.query, a.key, a.value)
-        ] + [m.up.weight for m in mlps],
-        "head, behind the final norm": [model.head.weight],
-    }
+    groups: dict[str, list[Tensor]] = {role: [] for role in ROLES}
+    for name, weight in model.named_parameters():
+        for role, endings in ROLES.items():
+            if name.removesuffix(".weight").endswith(endings):
+                groups[role].append(weight)
 
     def gradient_norms() -> list[float]:
         model.zero_grad()
         training.next_token_loss(model, inputs, targets).backward()
-        return [torch.cat([w.grad.flatten() for w in weights]).norm().item() for weights in groups.values()]
+        return [
+            torch.cat([w.grad.flatten() for w in weights if w.grad is not None]).norm().item()
+            for weights in groups.values()
+        ]
 
     with device.single_thread():
         before = gradient_norms()
         with torch.no_grad():
-            for name in ("embeddings", "writers: attention out, MLP down"):
-                for weight in groups[name]:
-                    weight *= 2
-        return {name: after / b for name, after, b in zip(groups, gradient_norms(), before)}
+            for role in list(ROLES)[:2]:
+                for weight in groups[role]:
+                    weight.mul_(2)
+        return {role: after / b for role, after, b in zip(groups, gradient_norms(), before)}
 
 
 def first_update(scale: float, optimizer: str, seed: int = 0, lr: float = 0.01) -> tuple[float, float]:
@@ -259,8 +266,7 @@ def first_update(scale: float, optimizer: str, seed: int = 0, lr: float = 0.01) 
     generator = torch.Generator().manual_seed(seed)
     draw = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((32, 16), (16, 64), (32, 64))]
     W, h, c = torch.nn.Parameter(scale * draw[0]), draw[1], draw[2]
-    make = {"sgd": torch.optim.SGD, "adam": lambda p, lr: torch.optim.Adam(p, lr=lr, eps=1e-30)}[optimizer]
-    step = make([W], lr=lr)
+    step = torch.optim.SGD([W], lr=lr) if optimizer == "sgd" else torch.optim.Adam([W], lr=lr, eps=1e-30)
     before = W.detach().clone()
     (c.T * functional.layer_norm((W @ h).T, eps=0.0)).sum().backward()
     step.step()
@@ -273,7 +279,7 @@ def first_update(scale: float, optimizer: str, seed: int = 0, lr: float = 0.01) 
 TOKENS = 32
 BATCH = 16
 SETTINGS = {"layers": 12, "width": 48, "steps": 600, "lr": 3e-3}
-VARIANTS = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "pre-norm": {},
     "no final norm": {"final_norm": False},
     "scaled init": {"init": Init.GPT2_SCALED},

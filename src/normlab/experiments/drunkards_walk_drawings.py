@@ -1,6 +1,7 @@
 """The drawings of chapter 1. Every function draws measured data on the given axes and returns nothing."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -9,7 +10,7 @@ from torch import Tensor
 from normlab.experiments.drunkards_walk import RULES, Walk
 from normlab.figures import BLUE, GREEN, INK, ORANGE, PINK, plain_log
 
-SEEDS = {"alpha": 0.55, "linewidth": 1}  # single seeds stand behind their mean
+SEEDS: dict[str, Any] = {"alpha": 0.55, "linewidth": 1}  # single seeds stand behind their mean
 
 
 def _label(ax: Axes, text: str, point: tuple[float, float], offset: tuple[float, float], color: str, **options) -> None:
@@ -104,9 +105,9 @@ def where_growth_came_from(ax: Axes, title: str, increments: Sequence, twice_cov
 def three_trunks(ax: Axes, streams: dict[str, Sequence[Sequence[float]]]) -> None:
     """Stream size after training, {label: [seeds][sublayers + 1]}."""
     for (label, runs), color in zip(streams.items(), (ORANGE, GREEN, BLUE)):
-        runs = torch.tensor(runs).T
-        ax.plot(runs, color=color, **SEEDS)
-        ax.plot(runs.mean(1), color=color, label=label)
+        sizes = torch.tensor(runs).T
+        ax.plot(sizes, color=color, **SEEDS)
+        ax.plot(sizes.mean(1), color=color, label=label)
     ax.set(title="Same task, same size: three different trunks", xlabel="sublayer", ylabel="stream size (rms)")
     ax.set_ylim(0, None)
     ax.legend()
