@@ -36,9 +36,10 @@ def single_thread():
 
 
 def supports_autocast(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether autocast to ``dtype`` takes place on ``device``, found by trying a product; emulation does not count.
+    """Whether autocast to ``dtype`` takes place on ``device``, found by trying a product.
 
-    Torch itself only warns, and goes on in float32, where a device has no such arithmetic.
+    Torch itself only warns, and goes on in float32, where it cannot. A GPU that only emulates bfloat16 does not
+    count; a CPU without instructions for it does, and is slow.
     """
     if device.type == "cuda" and dtype is torch.bfloat16 and torch.version.hip is None:
         if torch.cuda.get_device_capability(device) < (8, 0):  # older ones emulate it

@@ -91,7 +91,10 @@ class NonFiniteError(FloatingPointError):
 
 
 class Run:
-    """The moving parts of a training run, which are what a checkpoint has to hold."""
+    """The moving parts of a training run, which are what a checkpoint has to hold.
+
+    ``module`` is the model; ``model`` is the same, wrapped where several processes train it.
+    """
 
     def __init__(self, model: nn.Module, batches: Batches, settings: Settings):
         parameter = next(model.parameters())
@@ -146,9 +149,11 @@ class Run:
     # --- when something is not finite -------------------------------------------------------------------------------
 
     def no_target(self, step: int) -> ValueError:
+        """Nothing to learn from, in any process."""
         return ValueError(f"no target of the batch of step {step} counts: all are {IGNORED} or masked")
 
     def loss_error(self, step: int, value: float, batch: Batch) -> NonFiniteError:
+        """The loss of a step is NaN or infinite: where in the forward pass did it begin?"""
         if nonfinite.is_finite(batch[0]):
             where = nonfinite.first_output(self.module, lambda: self.own_loss(batch))
         else:
@@ -156,6 +161,7 @@ class Run:
         return self.error(f"the loss became {value} at step {step}", where or "the loss itself")
 
     def gradient_error(self, step: int, norm: float, batch: Batch) -> NonFiniteError:
+        """The gradients of a step are NaN or infinite: where in the backward pass did it begin?"""
         where = nonfinite.first_gradient(self.module, lambda: self.own_loss(batch))
         return self.error(f"the norm of the gradients became {norm} at step {step}", where or "the sum of squares")
 
@@ -165,6 +171,7 @@ class Run:
             return summed_loss(self.module, *batch)[0]
 
     def error(self, what: str, where: str) -> NonFiniteError:
+        """The two joined to a message, with the history so far."""
         process = f" (as process {self.world.rank} of {self.world.size} sees it)" if self.world.size > 1 else ""
         return NonFiniteError(f"{what}; the first that is not finite{process}: {where}", self.history)
 
@@ -176,6 +183,7 @@ class Run:
         return numbers | {"processes": self.world.size} | checkpoint.model_settings(self.module)
 
     def data_state(self) -> dict:
+        """Where the data stand: the generator, and what the batches say of themselves."""
         own = self.batches.state_dict() if hasattr(self.batches, "state_dict") else {}
         return {"generator": self.generator.get_state(), "batches": copy.deepcopy(own)}
 
