@@ -167,6 +167,7 @@ def gpt2(theirs: Any) -> TransformerConfig:
     return TransformerConfig(
         norm=NormKind.LAYERNORM,
         placement=Placement.PRE,
+        convention=Convention.TORCH,
         **_sizes(theirs),
         eps=theirs.layer_norm_epsilon,
         query_scale=None if theirs.scale_attn_weights else 1.0,
@@ -183,6 +184,7 @@ def bert(theirs: Any) -> TransformerConfig:
     return TransformerConfig(
         norm=NormKind.LAYERNORM,
         placement=Placement.POST,
+        convention=Convention.TORCH,
         **_sizes(theirs),
         eps=theirs.layer_norm_eps,
         embedding_norm=True,
@@ -273,6 +275,7 @@ def gpt_neox(theirs: Any) -> TransformerConfig:
     return TransformerConfig(
         norm=NormKind.LAYERNORM,
         placement=Placement.PARALLEL if theirs.use_parallel_residual else Placement.PRE,
+        convention=Convention.TORCH,
         parallel_shared_norm=False,
         **_sizes(theirs),
         eps=theirs.layer_norm_eps,
@@ -375,7 +378,7 @@ _GPT_NEOX = {
 
 def _split(weights: Weights, packed: str, pieces: Callable[[Tensor], tuple[Tensor, ...]]) -> Weights:
     """Replace every tensor of a module called ``packed`` by the query, key and value that it holds."""
-    result = {}
+    result: Weights = {}
     for name, tensor in weights.items():
         module, _, kind = name.rpartition(".")
         if module.endswith(packed):

@@ -63,7 +63,7 @@ class LayerNorm(nn.Module):
         self.eps = eps
         self.convention = choose_convention(convention, LAYER_NORM_CONVENTIONS, "layernorm")
         self.weight = _gain(width, self.convention)
-        has_bias = self.convention in (Convention.DEFAULT, Convention.NEMOTRON)
+        has_bias = self.convention not in (Convention.NO_BIAS, Convention.BARE)
         self.bias = nn.Parameter(torch.zeros(width)) if has_bias else None
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
