@@ -148,13 +148,14 @@ def published():
         "Olmo2": ("rmsnorm", "olmo2", Olmo2RMSNorm),
         "T5": ("rmsnorm", "t5", T5LayerNorm),
         "NanoChat": ("rmsnorm", "bare", lambda width, eps: NanoChatRMSNorm(eps)),
+        "GPT2": ("layernorm", "torch", nn.LayerNorm),
         "Nemotron": ("layernorm", "nemotron", NemotronLayerNorm1P),
         "Cohere": ("layernorm", "no_bias", CohereLayerNorm),
         "Olmo": ("layernorm", "bare", lambda width, eps: OlmoLayerNorm(width)),
     }
 
 
-MODELS = ("Llama", "Qwen3", "Gemma2", "Gemma3", "Olmo2", "T5", "NanoChat", "Nemotron", "Cohere", "Olmo")
+MODELS = ("Llama", "Qwen3", "Gemma2", "Gemma3", "Olmo2", "T5", "NanoChat", "GPT2", "Nemotron", "Cohere", "Olmo")
 
 
 def pair(published, model, width, eps):
@@ -170,7 +171,7 @@ def pair(published, model, width, eps):
 @pytest.mark.parametrize("w_dtype", [torch.float32, *HALF])
 def test_bit_exact_with_the_published_class(published, model, x_dtype, w_dtype):
     """For every mix of input and gain types that the published code accepts; gradients agree up to rounding."""
-    if model == "Nemotron" and w_dtype not in (x_dtype, torch.float32):
+    if model in ("GPT2", "Nemotron") and w_dtype not in (x_dtype, torch.float32):
         return  # torch's kernel refuses this mix; see the next test
     for width, eps, mean in ((7, 1e-6, 0.0), (64, 1e-5, 2.0), (300, 1e-3, -1.0)):
         ours, theirs = (norm.to(w_dtype) for norm in pair(published, model, width, eps))
@@ -197,7 +198,7 @@ def test_conventions_keep_float64_where_the_published_class_narrows_it(published
     ours, theirs = (norm.double() for norm in pair(published, model, 48, 1e-6))
     x = draw(4, 5, 48, dtype=torch.float64, mean=1.0)
     gain = 1.0 if ours.weight is None else ours.weight + (ours.convention.value in ("gemma", "nemotron"))
-    plain = F.layer_norm if model in ("Nemotron", "Cohere", "Olmo") else F.rms_norm
+    plain = F.layer_norm if model in ("GPT2", "Nemotron", "Cohere", "Olmo") else F.rms_norm
     exact = plain(x, (48,), eps=ours.eps)
     exact = exact * gain + (0 if getattr(ours, "bias", None) is None else ours.bias)
     close(ours(x), exact, 1e-13)

@@ -19,6 +19,7 @@ settings.load_profile("course")
 # name: (kind, options)
 NORMS = {
     "layernorm": ("layernorm", {}),
+    "layernorm, torch": ("layernorm", {"convention": "torch"}),
     "layernorm, nemotron": ("layernorm", {"convention": "nemotron"}),
     "layernorm, no bias": ("layernorm", {"convention": "no_bias"}),
     "layernorm, bare": ("layernorm", {"convention": "bare"}),
