@@ -508,6 +508,7 @@ def test_a_finished_run_is_only_read(tmp_path):
         (tiny, counting, {"optimizer": "sgd"}, "optimizer: adamw there, sgd here"),
         (lambda: tiny(eps=1e-3), counting, {}, "eps"),
         (lambda: tiny(mlp_width=32), counting, {}, "mlp_width.*64 there, .*32 here"),
+        (lambda: tiny(layers=3), counting, {}, "layers: 1 there, 3 here.*; and [0-9]+ more"),
         (lambda: tiny().double(), counting, {}, r"\[5, 16\] torch.float32 there, \[5, 16\] torch.float64 here"),
         (tiny, lambda: counting(batch=5), {}, "other data: batch 4"),
         (tiny, lambda: data.sampler(torch.arange(401) % 4, 4, 8), {}, "other data: batch 4"),
@@ -521,6 +522,13 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, model, batches, option
     with pytest.raises(ValueError, match=f"run.pt belongs to a run .*{words}"):
         training.train(other, batches(), **{**settings, **options})
     assert_same(other, before)
+
+
+def test_what_identifies_a_model_is_the_same_in_every_process():
+    """No addresses, and no sets: their order differs from process to process."""
+    settings = checkpoint.model_settings(tiny())
+    assert settings["config.width"] == "16" and settings["head.weight"] == "[5, 16] torch.float32"
+    assert not [name for name, value in settings.items() if " at 0x" in value or value.startswith("{")]
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing of the kind", None])

@@ -45,17 +45,18 @@ def load(path: Path, settings: Mapping[str, object]) -> dict:
         if there.get(name) != settings.get(name)
     ]
     if lines:
+        more = f"; and {len(lines) - 5} more" if len(lines) > 5 else ""
         raise ValueError(
-            f"{path} belongs to a run with other settings: {'; '.join(lines)}. Give back those settings, or choose "
-            "another file."
+            f"{path} belongs to a run with other settings: {'; '.join(lines[:5])}{more}. Give back those settings, or "
+            "choose another file."
         )
     return state
 
 
 def model_settings(model: nn.Module) -> dict[str, str]:
     """What has to agree between the model that wrote a checkpoint and the one that reads it."""
-    config = getattr(model, "config", None)
-    options = {f"config.{name}": repr(value) for name, value in getattr(config, "__dict__", {}).items()}
+    config = getattr(getattr(model, "config", None), "__dict__", {})
+    options = {f"config.{name}": repr(value) for name, value in config.items() if not name.startswith("_")}
     parameters = {n: f"{list(p.shape)} {p.dtype}" for n, p in model.named_parameters()}
     return {"model": repr(model)} | options | parameters
 
