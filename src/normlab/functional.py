@@ -211,7 +211,7 @@ def rms_norm(
 def scale_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
     """ScaleNorm: bring each vector to one learned length.
 
-        y = weight * x / max(|x|, eps),   |x| the Euclidean length over the last axis
+        y = weight * x / max(norm(x), eps),   norm(x) the Euclidean length over the last axis
 
     Args:
         x: float tensor [..., d].

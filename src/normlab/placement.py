@@ -12,7 +12,7 @@ Map = Callable[[Tensor], Tensor]
 
 
 class Placement(str, Enum):
-    """Wiring of a residual sublayer; :data:`WIRING` has the line of each."""
+    """Wiring of a residual sublayer; ``WIRING`` has the line of each."""
 
     POST = "post"
     PRE = "pre"
