@@ -4,6 +4,9 @@ The oracle is the eager implementation in transformers. Differences are taken at
 largest logit. transformers is imported inside, so that collecting the other tests stays fast.
 """
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -367,6 +370,18 @@ def test_other_classes_are_named_with_the_known_ones():
     with pytest.raises(ValueError, match="class Linear; known classes: GPT2LMHeadModel, .*, GPTNeoXForCausalLM"):
         families.from_transformers(nn.Linear(2, 2))
     assert list(families.FAMILIES) == FAMILIES
+
+
+def test_transformers_4_is_named():
+    theirs = original("LlamaForCausalLM")
+    del theirs.config.rope_parameters
+    with pytest.raises(ValueError, match="transformers 4; 5 or newer is needed"):
+        families.from_transformers(theirs)
+
+
+def test_transformers_is_not_imported():
+    code = "import normlab.families, sys; print('transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -49,7 +49,7 @@ def from_transformers(model: nn.Module) -> Transformer:
     Positions are counted from 0, padding included, unless ``position_ids`` says otherwise, as in the original.
 
     Args:
-        model: of one of the classes in :data:`FAMILIES`, with any sizes.
+        model: of one of the classes in ``FAMILIES``, with any sizes.
 
     Raises:
         ValueError: a class that is not in the list, an option of its configuration that ours lacks, or parameters
@@ -141,10 +141,15 @@ def _llama_like(theirs: Any) -> dict[str, Any]:
     }
 
 
-def _rope_base(parameters: dict[str, Any]) -> float:
-    if parameters["rope_type"] != "default":
-        raise ValueError(f"rope_type must be 'default', got {parameters['rope_type']!r}")
-    return parameters["rope_theta"]
+def _rope_base(theirs: Any, kind: str | None = None) -> float:
+    """Base of the rotation, where blocks differ: of the blocks of that ``kind``."""
+    rope = getattr(theirs, "rope_parameters", None)
+    if rope is None:
+        raise ValueError("configurations without rope_parameters are of transformers 4; 5 or newer is needed")
+    rope = rope if kind is None else rope[kind]
+    if rope["rope_type"] != "default":
+        raise ValueError(f"rope_type must be 'default', got {rope['rope_type']!r}")
+    return rope["rope_theta"]
 
 
 def _windows(theirs: Any) -> tuple[int | None, ...]:
@@ -206,7 +211,7 @@ def llama(theirs: Any) -> TransformerConfig:
         placement=Placement.PRE,
         convention=Convention.LLAMA,
         **_llama_like(theirs),
-        rope_base=_rope_base(theirs.rope_parameters),
+        rope_base=_rope_base(theirs),
         activation=_activation(theirs.hidden_act),
     )
 
@@ -226,7 +231,7 @@ def gemma2(theirs: Any) -> TransformerConfig:
     """Gemma 2 (arXiv:2408.00118): RMSNorm on input and output of each sublayer, soft-caps, every other block local."""
     return _gemma(
         theirs,
-        rope_base=_rope_base(theirs.rope_parameters),
+        rope_base=_rope_base(theirs),
         attention_softcap=theirs.attn_logit_softcapping,
     )
 
@@ -236,8 +241,8 @@ def gemma3(theirs: Any) -> TransformerConfig:
     return _gemma(
         theirs,
         qk_norm=QKNorm.PER_HEAD,
-        rope_base=_rope_base(theirs.rope_parameters["full_attention"]),
-        rope_local_base=_rope_base(theirs.rope_parameters["sliding_attention"]),
+        rope_base=_rope_base(theirs, "full_attention"),
+        rope_local_base=_rope_base(theirs, "sliding_attention"),
     )
 
 
@@ -265,7 +270,7 @@ def olmo2(theirs: Any) -> TransformerConfig:
         convention=Convention.OLMO2,
         **_llama_like(theirs),
         qk_norm=QKNorm.JOINT,
-        rope_base=_rope_base(theirs.rope_parameters),
+        rope_base=_rope_base(theirs),
         activation=_activation(theirs.hidden_act),
     )
 
@@ -281,7 +286,7 @@ def gpt_neox(theirs: Any) -> TransformerConfig:
         eps=theirs.layer_norm_eps,
         attention_bias=theirs.attention_bias,
         positions=Positions.ROPE,
-        rope_base=_rope_base(theirs.rope_parameters),
+        rope_base=_rope_base(theirs),
         rope_fraction=theirs.rope_parameters.get("partial_rotary_factor", 1.0),
         rope_angles=torch.float32,
         mlp_width=theirs.intermediate_size,
