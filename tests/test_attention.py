@@ -25,7 +25,7 @@ def attention(heads=4, seed=1, **options):
     return built
 
 
-# --- the formula, by loops ----------------------------------------------------------------------------------------------
+# --- the formula, by loops -------------------------------------------------------------------------------------------
 
 
 def turned(v, position, rotary):
@@ -174,7 +174,7 @@ def test_shared_heads_equal_repeated_ones():
     torch.testing.assert_close(shared(x), full(x))
 
 
-# --- masks ---------------------------------------------------------------------------------------------------------------
+# --- masks -----------------------------------------------------------------------------------------------------------
 
 
 def test_visibility_of_a_small_text():
@@ -194,6 +194,8 @@ def test_a_window_of_one_sees_itself_and_a_wide_one_sees_all():
     torch.testing.assert_close(one(x), one.out(one.value(x)))
     assert torch.equal(attention(window=6)(x), attention()(x))
     torch.testing.assert_close(attention(window=99)(x, torch.ones(2, 6)), attention()(x))
+    torch.testing.assert_close(attention(window=5)(x)[:, :5], attention()(x)[:, :5])
+    assert not torch.allclose(attention(window=5)(x)[:, 5], attention()(x)[:, 5])
 
 
 def test_the_future_is_hidden_unless_asked_for():
@@ -261,7 +263,7 @@ def test_what_torch_does_with_a_row_that_sees_nothing():
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-# --- rotary positions -------------------------------------------------------------------------------------------------
+# --- rotary positions ------------------------------------------------------------------------------------------------
 
 
 def test_rotation_keeps_norms_and_leaves_the_rest():
@@ -315,7 +317,7 @@ def test_a_bare_norm_commutes_with_the_rotation_and_gains_do_not():
     torch.testing.assert_close(before(x), after(x))
 
 
-# --- QK-norm and soft-caps ---------------------------------------------------------------------------------------------
+# --- QK-norm and soft-caps -------------------------------------------------------------------------------------------
 
 
 def test_qk_norm_bounds_the_logits_by_its_gains():
@@ -370,7 +372,7 @@ def test_the_explicit_path_in_half_types_stays_close():
         a = attention(softcap=20.0)
 
 
-# --- errors ---------------------------------------------------------------------------------------------------------------
+# --- errors ----------------------------------------------------------------------------------------------------------
 
 
 def test_bad_arguments_are_named():

@@ -1,4 +1,4 @@
-"""The whole Transformer: causality, padding, placements per block, initial weights, real-model options, clear errors."""
+"""The whole Transformer: causality, padding, placements per block, initial weights, options of real models, errors."""
 
 import copy
 import dataclasses
@@ -65,7 +65,7 @@ def stream(model, tokens, **context):
     return after
 
 
-# --- causality and padding ------------------------------------------------------------------------------------------
+# --- causality and padding -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -102,10 +102,10 @@ def test_padding_on_either_side_changes_nothing_at_real_tokens(name, causal):
         torch.testing.assert_close(left[:, pads:], plain, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_padding_stays_out_of_statistics_that_cross_tokens(placement):
+@pytest.mark.parametrize("placement, qk_norm", [(p, "joint") for p in PLACEMENTS] + [("pre", "per_head")])
+def test_padding_stays_out_of_statistics_that_cross_tokens(placement, qk_norm):
     """BatchNorm everywhere that a norm can stand, in training mode."""
-    options = {"qk_norm": "joint", "embedding_norm": True, "head_transform": True, "final_norm": True}
+    options = {"qk_norm": qk_norm, "embedding_norm": True, "head_transform": True, "final_norm": True}
     model = randomize(small(norm="batchnorm", placement=placement, **options)).double().train()
     real, junk = ids(2, 6), torch.full((2, 4), 9)
     plain = copy.deepcopy(model)
@@ -126,7 +126,7 @@ def test_a_sequence_of_padding_alone_leaves_gradients_finite(name):
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
 
 
-# --- knob two in a stack --------------------------------------------------------------------------------------------
+# --- knob two in a stack ---------------------------------------------------------------------------------------------
 
 
 def test_every_block_is_pre_norm_by_the_formula():
@@ -140,8 +140,8 @@ def test_every_block_is_pre_norm_by_the_formula():
 
 def test_blocks_by_the_formula():
     """All norms with random gains; A, M: attention and MLP; N, O: norms before and behind, of either."""
-    for kind, options in (("peri", {}), ("output", {}), ("deepnorm", {}), ("parallel", {"parallel_shared_norm": False})):
-        model = randomize(small(placement=kind, norm="layernorm", **options)).double()
+    for kind in ("peri", "output", "deepnorm", "parallel"):
+        model = randomize(small(placement=kind, norm="layernorm", parallel_shared_norm=False)).double()
         a, m = model.blocks[1].residuals
         x = model.embed(ids(2, 7))
         if kind == "peri":
@@ -159,7 +159,7 @@ def test_blocks_by_the_formula():
 
 
 def test_hybrid_norms_queries_keys_and_values():
-    """Attention without a norm at its door; softmax of normed Q, K applied to normed V. The MLP skips from its norm."""
+    """Attention reads the bare stream; its Q, K and V are normed. The MLP skips from behind its norm."""
     model = randomize(small(placement="hybrid")).double()
     a, m = model.blocks[0].residuals
     x = model.embed(ids(2, 7))
@@ -239,7 +239,7 @@ def test_hooks_see_stream_input_and_increment(placement):
         assert torch.equal(attention.sublayer_input, mlp.sublayer_input)
 
 
-# --- initial weights ------------------------------------------------------------------------------------------------
+# --- initial weights -------------------------------------------------------------------------------------------------
 
 
 def stds(**options):
@@ -316,7 +316,7 @@ def test_a_seed_means_the_same_weights():
 
 
 def test_deepnorm_keeps_the_update_of_a_fresh_model_small():
-    """What alpha and beta are for: the first step of Adam moves the logits of a deep stack less than with plain Post-Norm."""
+    """What alpha and beta are for: Adam's first step moves the logits of a deep stack less than in plain Post-Norm."""
 
     def moved(**options):
         model = small(layers=24, width=32, heads=2, norm="layernorm", **options).double()
@@ -329,7 +329,7 @@ def test_deepnorm_keeps_the_update_of_a_fresh_model_small():
     assert moved(placement="deepnorm", init="deepnorm") < 0.6 * moved(placement="post")
 
 
-# --- options of real models -----------------------------------------------------------------------------------------
+# --- options of real models ------------------------------------------------------------------------------------------
 
 
 def test_gated_mlp_by_the_formula():
@@ -354,8 +354,9 @@ def test_the_embedding_multiplier_has_the_dtype_of_the_stream(width, in_bfloat16
     settings = {"width": width, "heads": 1, "layers": 1, "mlp_width": 1, "head_dim": 2, "positions": "none"}
     model = small(embedding_multiplier=width**0.5, **settings)
     for dtype, factor in ((torch.float32, width**0.5), (torch.bfloat16, in_bfloat16)):
-        nn.init.ones_(model.to(dtype).token_embedding.weight)
-        assert model.embed(ids(1, 1))[0, 0, 0].item() == pytest.approx(factor, rel=1e-6)
+        weight = model.to(dtype).token_embedding.weight
+        exact = (weight.double() * factor).to(dtype)
+        torch.testing.assert_close(model.embed(torch.arange(11)[None])[0], exact, rtol=1e-6, atol=0)
 
 
 def test_embedding_norm_stands_on_the_sum():
@@ -423,7 +424,7 @@ def test_it_compiles_in_one_graph():
     torch.testing.assert_close(compiled(tokens, mask), model(tokens, mask))
 
 
-# --- config and errors ----------------------------------------------------------------------------------------------
+# --- config and errors -----------------------------------------------------------------------------------------------
 
 
 def test_config_is_frozen_and_strict():
@@ -502,6 +503,8 @@ def test_bad_calls_are_named():
         model(ids(5))
     with pytest.raises(ValueError, match=r"attention_mask .*\(2, 5\).*\(2, 4\)"):
         model(ids(2, 5), torch.ones(2, 4))
+    with pytest.raises(ValueError, match="1 or True at real tokens.*negative"):
+        model(ids(2, 5), torch.tensor([[0.0] * 4 + [-torch.inf], [0.0] * 5]))
     with pytest.raises(ValueError, match=r"segment_ids .*\(2, 5\).*\(5,\)"):
         model(ids(2, 5), segment_ids=torch.zeros(5))
     with pytest.raises(ValueError, match=r"position_ids must have shape \(2, 5\) or \(5,\), got \(4,\)"):

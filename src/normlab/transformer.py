@@ -208,15 +208,7 @@ class Transformer(nn.Module):
             position_ids: [T] or [B, T]; None means 0, 1, 2, ..., padding included.
             segment_ids: [B, T], below config.segments; None means 0 everywhere.
         """
-        if ids.dim() != 2:
-            raise ValueError(f"ids must have shape [B, T], got {tuple(ids.shape)}")
-        for name, given in (("attention_mask", attention_mask), ("segment_ids", segment_ids)):
-            if given is not None and given.shape != ids.shape:
-                raise ValueError(f"{name} must have the shape of ids {tuple(ids.shape)}, got {tuple(given.shape)}")
-        if position_ids is not None and position_ids.shape not in (ids.shape, ids.shape[1:]):
-            raise ValueError(
-                f"position_ids must have shape {tuple(ids.shape)} or ({ids.shape[1]},), got {tuple(position_ids.shape)}"
-            )
+        _check_call(ids, attention_mask, position_ids, segment_ids)
         x = self.embed(ids, position_ids, segment_ids, attention_mask)
         for block in self.blocks:
             x = block(x, attention_mask=attention_mask, position_ids=position_ids)
@@ -226,6 +218,24 @@ class Transformer(nn.Module):
         logits = self.head(x)
         cap = self.config.logit_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
+
+
+def _check_call(
+    ids: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, segment_ids: Tensor | None
+) -> None:
+    if ids.dim() != 2:
+        raise ValueError(f"ids must have shape [B, T], got {tuple(ids.shape)}")
+    for name, given in (("attention_mask", attention_mask), ("segment_ids", segment_ids)):
+        if given is not None and given.shape != ids.shape:
+            raise ValueError(f"{name} must have the shape of ids {tuple(ids.shape)}, got {tuple(given.shape)}")
+    if position_ids is not None and position_ids.shape not in (ids.shape, ids.shape[1:]):
+        raise ValueError(
+            f"position_ids must have shape {tuple(ids.shape)} or ({ids.shape[1]},), got {tuple(position_ids.shape)}"
+        )
+    # An additive mask (0 and -inf) would be read the wrong way round. The look at its values is for eager mode only.
+    if attention_mask is not None and attention_mask.is_floating_point() and not torch.compiler.is_compiling():
+        if (attention_mask < 0).any():
+            raise ValueError("attention_mask must hold 1 or True at real tokens and 0 elsewhere, got negative numbers")
 
 
 def initialize(model: Transformer, seed: int) -> None:
