@@ -378,6 +378,15 @@ def test_what_padding_does_without_a_mask():
     close(moments.var, torch.tensor([80 / 9]), 1e-6)
 
 
+def test_statistics_of_huge_values_fit():
+    """2000 squares of 1e18 sum to more than float32 has; their mean fits."""
+    x = 1e18 * draw(32, 2000, 3).sign()
+    moments, square = functional.batch_moments(x), functional.mean_square(x)
+    close(moments.mean, x.double().mean(0).float(), 1e-5)
+    close(moments.var, x.double().var(0, correction=0).float(), 1e-5)
+    close(square, torch.full((3,), 1e36), 1e-5)
+
+
 def test_accumulating_gradients_is_not_a_large_batch():
     """Eight rows at once or as two times four: the same gradient with LayerNorm, another with BatchNorm."""
     x, target = draw(10, 8, 4, dtype=torch.float64), draw(11, 8, 4, dtype=torch.float64)
