@@ -308,8 +308,9 @@ def test_half_types_turn_as_exactly_as_they_can():
         assert ((y.double() - exact).abs() <= tolerance * exact.abs().clamp(min=1e-2)).all()
 
 
-def test_a_bare_norm_commutes_with_the_rotation_and_gains_do_not():
-    x, options = randn(1, 5, WIDTH), {"qk_norm": "per_head", "rotary": Rotary(4), "head_dim": 4}
+@pytest.mark.parametrize("kind", ["per_head", "joint"])
+def test_a_bare_norm_commutes_with_the_rotation_and_gains_do_not(kind):
+    x, options = randn(1, 5, WIDTH), {"qk_norm": kind, "rotary": Rotary(4), "head_dim": 4, "kv_heads": 2}
     before, after = attention(**options), attention(**options, norm_after_rotary=True)
     assert not torch.allclose(before(x), after(x), rtol=1e-3)
     for a in (before, after):

@@ -69,7 +69,10 @@ def hybrid(x: Tensor, F: Map, N: Map) -> Tensor:
 
 
 def none(x: Tensor, F: Map) -> Tensor:
-    """x + F(x): no norm at all; depth is kept in check by the initialization (T-Fixup)."""
+    """x + F(x): no norm in the block; depth is kept in check by the initialization (T-Fixup).
+
+    Like every stack whose stream leaves un-normalized, this one gets a final norm unless told not to.
+    """
     return x + F(x)
 
 
