@@ -5,6 +5,7 @@ repository     where the book's sources live on the web, found at build time
 buttons        download link, Colab and repository buttons of a page
 mathematics    formulas rendered to HTML at build time; a bad formula is a warning
 outputs        notebook outputs next to their nodes: alt texts, claims
+api            the directive ``{api}``: the package's reference, from its docstrings
 claims         the claims file, the role ``{claim}``, the directive ``{claims-ledger}``
 offline        what makes pages light and silent without a network
 =============  ====================================================================
@@ -15,7 +16,7 @@ It needs neither torch nor the package ``normlab``.
 import hashlib
 from pathlib import Path
 
-from . import buttons, claims, mathematics, offline, outputs
+from . import api, buttons, claims, mathematics, offline, outputs
 
 
 def _fingerprint(root: Path) -> str:
@@ -40,6 +41,6 @@ def setup(app):
     # Jupyter Book sets this value of sphinx_comments, which we leave out.
     app.add_config_value("comments_config", {}, "env")
     app.connect("config-inited", _on_config)
-    for part in (buttons, claims, mathematics, offline, outputs):
+    for part in (api, buttons, claims, mathematics, offline, outputs):
         part.setup(app)
     return {"version": "1.0", "parallel_read_safe": False, "parallel_write_safe": False}
