@@ -6,8 +6,10 @@ not repeated.
 """
 
 import argparse
+import importlib
 import json
 import os
+import pkgutil
 import platform
 import sys
 import time
@@ -153,7 +155,6 @@ def provenance() -> dict:
         "normlab": normlab.__version__,
         "machine": platform.machine(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
     }
 
 
@@ -168,10 +169,15 @@ def _write(path: Path, recipe: Recipe, runs: list[dict | None]) -> None:
 
 
 def recipes() -> dict[str, Recipe]:
-    """All recipes of the course, by name."""
-    from normlab.experiments import drunkards_walk
+    """All recipes of the course, by name: the ``RECORDS`` of every module in ``normlab.experiments``."""
+    from normlab import experiments
 
-    return {r.name: r for r in drunkards_walk.RECORDS}
+    modules = (
+        importlib.import_module(f"{experiments.__name__}.{info.name}")
+        for info in pkgutil.iter_modules(experiments.__path__)
+        if not info.name.endswith("_drawings")
+    )
+    return {recipe.name: recipe for module in modules for recipe in getattr(module, "RECORDS", ())}
 
 
 def main(arguments: list[str]) -> int:
