@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from normlab.attention import CausalSelfAttention, QKNorm, Rotary, SelfAttention, visibility
+from normlab.attention import QKNorm, Rotary, SelfAttention, visibility
 from normlab.norms import make_norm
 
 WIDTH = 12
@@ -394,7 +394,3 @@ def test_bad_arguments_are_named():
             Rotary(features)
     with pytest.raises(ValueError, match="base must be above 0, got 0"):
         Rotary(2, 0)
-
-
-def test_the_name_of_chapter_1_still_works():
-    assert isinstance(CausalSelfAttention(6, 2), SelfAttention) and CausalSelfAttention(6, 2).causal

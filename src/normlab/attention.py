@@ -232,6 +232,3 @@ class SelfAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim}, causal={self.causal}"
-
-
-CausalSelfAttention = SelfAttention  # what it does unless told otherwise
