@@ -66,6 +66,54 @@ def test_skipped_sublayers_hand_the_stream_through():
     assert torch.equal(net(IDS), whole)
 
 
+@pytest.mark.parametrize("placement", ["peri", "output", "parallel", "none"])
+def test_the_stream_grows_by_the_increment(placement):
+    net = model(placement=placement, output_scale="inverse_sqrt_layer" if placement != "none" else "none")
+    records = probes.record(net, IDS)
+    for r, residual in zip(records, (s for b in net.blocks for s in b.residuals)):
+        torch.testing.assert_close(r.stream + r.increment, r.stream_after)
+        output = residual.sublayer(r.sublayer_input)
+        if residual.output_norm is not None:
+            output = residual.norm_scale * residual.output_norm(output)
+        assert torch.equal(r.increment, output)
+    assert max(s.error for s in probes.variance_account(records)) < 1e-13
+    if placement == "parallel":
+        assert torch.equal(records[0].sublayer_input, records[1].sublayer_input)
+
+
+def test_a_hybrid_mlp_adds_to_its_own_input():
+    attention, mlp = probes.record(model(placement="hybrid"), IDS)[:2]
+    torch.testing.assert_close(attention.stream + attention.increment, mlp.stream)
+    torch.testing.assert_close(mlp.sublayer_input + mlp.increment, mlp.stream_after)
+
+
+def test_how_far_a_block_moves_the_stream():
+    net = model()
+    mask = torch.ones_like(IDS)
+    mask[0, 5:] = 0
+    x = net.embed(IDS)
+    for block, step, at_real in zip(
+        net.blocks,
+        probes.block_steps(probes.record(net, IDS)),
+        probes.block_steps(probes.record(net, IDS, mask), mask),
+        strict=True,
+    ):
+        y = block(x)
+        change = (y - x).norm(dim=-1) / x.norm(dim=-1)
+        cosine = (x * y).sum(-1) / x.norm(dim=-1) / y.norm(dim=-1)
+        assert step.change == pytest.approx(change.mean().item())
+        assert step.cosine == pytest.approx(cosine.mean().item())
+        assert at_real.change == pytest.approx(change[mask.bool()].mean().item())  # real tokens never see later padding
+        assert at_real.cosine == pytest.approx(cosine[mask.bool()].mean().item())
+        x = y
+
+
+def test_relative_size():
+    x, r = torch.tensor([[3.0, 4.0], [0.0, 2.0]]), torch.tensor([[0.0, 1.0], [6.0, 8.0]])
+    assert probes.relative_size(r, x) == pytest.approx((1 / 5 + 10 / 2) / 2)
+    assert probes.relative_size(r, x, torch.tensor([0, 1])) == pytest.approx(5)
+
+
 # --- chapter 1 experiments against closed forms ------------------------------------------------------------------------
 
 

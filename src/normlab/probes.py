@@ -1,13 +1,18 @@
-"""Look inside a Transformer: the three quantities of every residual sublayer, and their variances."""
+"""Look inside a Transformer: the quantities of every residual sublayer, their variances, what a block changes.
 
+:mod:`normlab.observe` does more, for any model: attention logits, gradients, and what a block is worth.
+"""
+
+import importlib
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from normlab.attention import CausalSelfAttention
+from normlab.attention import SelfAttention
 from normlab.placement import Residual
 from normlab.transformer import Transformer
 
@@ -16,8 +21,10 @@ from normlab.transformer import Transformer
 class SublayerRecord:
     """What one residual sublayer saw and did, as float64 on the CPU, each [B, T, d].
 
-    ``stream`` is the residual stream x before the sublayer, ``sublayer_input`` what the sublayer was given
-    (for PRE: Norm(x)), ``increment`` what it returned, ``stream_after`` the stream behind it.
+    ``stream`` is the residual stream x before the sublayer, ``sublayer_input`` what the sublayer was given (for PRE:
+    Norm(x)), ``increment`` what is added to the stream: what the sublayer returned, behind its output norm and scale
+    if there are any. ``stream_after`` is the stream behind it. Of parallel sublayers, which all read the same stream,
+    the second one's ``stream`` holds the first one's increment.
     ``layer`` counts blocks from 1, ``kind`` is "attention" or "mlp".
     """
 
@@ -29,9 +36,22 @@ class SublayerRecord:
     stream_after: Tensor
 
 
+def record(model: nn.Module, ids: Tensor, attention_mask: Tensor | None = None, **inputs: Any) -> list[SublayerRecord]:
+    """Run ``ids`` [B, T] through the model and return one record per residual sublayer, in order.
+
+    Args:
+        model: a Transformer of this package. Another model is left to :func:`normlab.observe.record`.
+        attention_mask: [B, T], 1 or True at real tokens, None if all are.
+        inputs: more arguments of the model's call.
+    """
+    if isinstance(model, Transformer):
+        return _record_own(model, ids, attention_mask, **inputs)
+    # By name, so that the standalone copy of a notebook need not carry what it does not use.
+    return importlib.import_module("normlab.observe").record(model, ids, attention_mask, **inputs)
+
+
 @torch.no_grad()
-def record(model: Transformer, ids: Tensor, attention_mask: Tensor | None = None) -> list[SublayerRecord]:
-    """Run ``ids`` [B, T] through the model and return one record per residual sublayer, in order."""
+def _record_own(model: Transformer, ids: Tensor, attention_mask: Tensor | None, **inputs: Any) -> list[SublayerRecord]:
     seen: dict[Residual, dict[str, Tensor]] = {}
     handles = []
 
@@ -39,24 +59,29 @@ def record(model: Transformer, ids: Tensor, attention_mask: Tensor | None = None
         def sublayer_hook(_, inputs, output):
             seen[residual] = {"sublayer_input": inputs[0], "increment": output}
 
+        def output_norm_hook(_, inputs, output):
+            seen[residual]["increment"] = residual.norm_scale * output
+
         def residual_hook(_, inputs, output):
             seen[residual] |= {"stream": inputs[0], "stream_after": output}
 
         handles.append(residual.sublayer.register_forward_hook(sublayer_hook))
+        if residual.output_norm is not None:
+            handles.append(residual.output_norm.register_forward_hook(output_norm_hook))
         handles.append(residual.register_forward_hook(residual_hook))
 
     for block in model.blocks:
         for residual in block.residuals:
             keep(residual)
     try:
-        model(ids, attention_mask=attention_mask)
+        model(ids, attention_mask=attention_mask, **inputs)
     finally:
         for handle in handles:
             handle.remove()
     return [
         SublayerRecord(
             layer,
-            "attention" if isinstance(residual.sublayer, CausalSelfAttention) else "mlp",
+            "attention" if isinstance(residual.sublayer, SelfAttention) else "mlp",
             **{name: tensor.cpu().double() for name, tensor in seen[residual].items()},
         )
         for layer, block in enumerate(model.blocks, start=1)
@@ -132,14 +157,46 @@ def covariance_share(account: Sequence[VarianceStep]) -> float:
     return sum(s.twice_covariance for s in account) / (account[-1].after - account[0].before)
 
 
+@dataclass(frozen=True)
+class BlockStep:
+    """How far one block moves the stream, each a mean over tokens.
+
+    ``cosine`` is the cosine between the block's input x and its output y, ``change`` is |y - x| / |x|.
+    """
+
+    layer: int
+    cosine: float
+    change: float
+
+
+def block_steps(records: Sequence[SublayerRecord], attention_mask: Tensor | None = None) -> list[BlockStep]:
+    """Compare every block's output with its input, at real tokens only."""
+    steps = []
+    for layer in sorted({r.layer for r in records}):
+        own = [r for r in records if r.layer == layer]
+        x, y = (_real(t, attention_mask) for t in (own[0].stream, own[-1].stream_after))
+        steps.append(BlockStep(layer, torch.cosine_similarity(x, y, -1).mean().item(), relative_size(y - x, x)))
+    return steps
+
+
+def relative_size(r: Tensor, x: Tensor, attention_mask: Tensor | None = None) -> float:
+    """|r| / |x| of each pair of vectors (last axis), averaged over the pairs, in float64."""
+    r, x = _real(r.double(), attention_mask), _real(x.double(), attention_mask)
+    return (r.norm(dim=-1) / x.norm(dim=-1)).mean().item()
+
+
+def _real(x: Tensor, attention_mask: Tensor | None) -> Tensor:
+    return x if attention_mask is None else x[attention_mask.cpu().bool()]
+
+
 @contextmanager
 def skipped(residuals: Sequence[Residual]):
-    """Within the block, the given residual sublayers hand the stream through unchanged."""
+    """Within the block, the given residual sublayers of our own Transformer hand the stream through unchanged."""
     before: list[Callable] = [r.forward for r in residuals]
     try:
         for r in residuals:
-            r.forward = lambda x, **_: x
+            r.forward = lambda x, **_: x  # type: ignore[method-assign, assignment]
         yield
     finally:
         for r, forward in zip(residuals, before):
-            r.forward = forward
+            r.forward = forward  # type: ignore[method-assign]

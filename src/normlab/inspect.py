@@ -1,0 +1,320 @@
+"""``normlab.inspect(model)``: the norms of the reader's own model, by watching it run. Names are not trusted.
+
+The module itself can be called; see :func:`inspect`.
+"""
+
+import sys
+import types
+from dataclasses import dataclass
+from enum import Enum
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import nn
+
+from normlab.attention import QKNorm
+from normlab.norm_probe import NormReport
+from normlab.placement import Placement
+from normlab.trace import tensors
+from normlab.wiring import Block, Norm, Stack, Sublayer, Wiring, wiring_of
+
+
+class LastHidden(str, Enum):
+    """What the model returns as hidden state of its last layer."""
+
+    NORMED = "returned behind the final norm"
+    STREAM = "returned as it leaves the last block"
+    NOT_RETURNED = "not returned"
+
+
+@dataclass(frozen=True)
+class QKNormReport:
+    """Norms on queries and keys, and perhaps on values.
+
+    ``how`` is PER_HEAD or JOINT (with a single head they are the same, reported as PER_HEAD), None where neither fits.
+    ``after_rope`` is None where no rotation was seen.
+    """
+
+    how: QKNorm | None
+    after_rope: bool | None
+    query: NormReport | None
+    key: NormReport | None
+    value: NormReport | None = None
+
+
+@dataclass(frozen=True)
+class SublayerReport:
+    """A residual sublayer.
+
+    ``kind`` is "attention", "cross-attention", "mlp", "mixer" (tokens meet in another way) or "unknown".
+    ``placement`` is None for a wiring without a name; ``formula`` says what was seen: x stream, F sublayer, N norm
+    before it or on the stream, O norm of its output. ``inner_norms`` are those inside F, other than QK-norms.
+    ``shares_norm``: N is also the norm of the sublayer in parallel. ``hidden_norm``: F begins or ends with a norm that
+    is neither a module nor a call of torch's functional norms, so that the placement cannot be told.
+    """
+
+    kind: str
+    placement: Placement | None
+    formula: str
+    norm: NormReport | None
+    output_norm: NormReport | None
+    qk_norm: QKNormReport | None = None
+    inner_norms: tuple[NormReport, ...] = ()
+    shares_norm: bool = False
+    hidden_norm: bool = False
+
+
+@dataclass(frozen=True)
+class BlockReport:
+    """The sublayers of a block in order, or why they are unknown."""
+
+    sublayers: tuple[SublayerReport, ...]
+    unknown: str | None = None
+
+
+@dataclass(frozen=True)
+class StackReport:
+    """A stack of blocks, and the norms right before the first and right behind the last one."""
+
+    blocks: tuple[BlockReport, ...]
+    embedding_norm: NormReport | None
+    final_norm: NormReport | None
+
+
+@dataclass(frozen=True)
+class ModelReport:
+    """What :func:`inspect` found; print it. ``stacks`` is empty where no stack of blocks was recognized."""
+
+    model: str
+    stacks: tuple[StackReport, ...]
+    last_hidden: LastHidden
+
+    def __str__(self) -> str:
+        return "\n".join(_Text(self).lines())
+
+
+def inspect(model: nn.Module, *args: Any, **kwargs: Any) -> ModelReport:
+    """Find out which norms a model has, how they compute and where they stand, by running it once.
+
+    Every norm is recognized by what it computes, every placement by which tensor went where; names of modules and
+    attributes play no part. What does not fit anything known is reported as unknown.
+
+    Args:
+        model: a Transformer of this package, of ``transformers``, of torch (``torch.nn.TransformerEncoder``), or the
+            reader's own. It is run in evaluation mode, with autograd, and left as it was.
+        args, kwargs: an input for it. Without one a few token ids are tried, or, where there is no embedding, a few
+            random vectors.
+
+    Raises:
+        ValueError: no input was given and the model does not take those that were tried.
+    """
+    wiring = _observe(model, args, kwargs)
+    return ModelReport(
+        type(model).__name__,
+        tuple(_stack(stack) for stack in wiring.stacks),
+        _last_hidden(wiring),
+    )
+
+
+def _observe(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Wiring:
+    given = bool(args or kwargs)
+    if not given:
+        args = (_example(model),)
+        if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+            kwargs = {"decoder_input_ids": args[0]}
+    training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        return wiring_of(model, *args, **kwargs)
+    except Exception as error:
+        if given:
+            raise
+        raise ValueError(
+            f"{type(model).__name__} does not take a tensor {args[0].dtype} of shape {tuple(args[0].shape)}; "
+            "pass an input: normlab.inspect(model, x)"
+        ) from error
+    finally:
+        for module, mode in training.items():
+            module.training = mode
+
+
+def _example(model: nn.Module) -> torch.Tensor:
+    """A few ids that every embedding knows, or random vectors for a model without embeddings."""
+    weights = [p for p in model.parameters() if p.dim() > 1]
+    device = weights[0].device if weights else None
+    sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
+    if sizes:
+        return torch.arange(8, device=device).remainder(min(sizes)).view(2, 4)
+    if not weights:
+        raise ValueError("a model without matrices has no width; pass an input: normlab.inspect(model, x)")
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 4, weights[0].shape[-1], generator=generator)
+    return x.to(weights[0]).requires_grad_()
+
+
+def _stack(stack: Stack) -> StackReport:
+    return StackReport(
+        tuple(_block(block) for block in stack.blocks),
+        _report(stack.embedding_norm),
+        _report(stack.final_norm),
+    )
+
+
+def _report(norm: Norm | None) -> NormReport | None:
+    return None if norm is None else norm.report
+
+
+def _block(block: Block) -> BlockReport:
+    sublayers = []
+    for sublayer in block.sublayers:
+        at_attention = _attention_norms(sublayer)
+        norms = [n for n in (sublayer.input_norm, sublayer.post_norm, sublayer.skip_norm) if n]
+        sublayers.append(
+            SublayerReport(
+                sublayer.kind,
+                _placement(sublayer, block),
+                sublayer.formula,
+                norms[0].report if len(norms) == 1 else None,
+                _report(sublayer.output_norm),
+                _qk_norm(sublayer),
+                tuple(n.report for n in sublayer.inner_norms if n not in at_attention),
+                sublayer.shares_norm,
+                sublayer.hidden_norm,
+            )
+        )
+    return BlockReport(tuple(sublayers), block.unknown)
+
+
+_PLACEMENTS = {  # (input norm, output norm, norm on the stream behind the sum)
+    (True, False, False): Placement.PRE,
+    (True, True, False): Placement.PERI,
+    (False, True, False): Placement.OUTPUT,
+    (False, False, True): Placement.POST,
+    (False, False, False): Placement.NONE,
+}
+
+
+def _placement(sublayer: Sublayer, block: Block) -> Placement | None:
+    """The name of the wiring, None if it has none or cannot be told."""
+    if sublayer.hidden_norm:
+        return None
+    if _is_hybrid(block):
+        return Placement.HYBRID
+    norms = (bool(sublayer.input_norm), bool(sublayer.output_norm), bool(sublayer.post_norm))
+    placement = None if sublayer.skip_norm else _PLACEMENTS.get(norms)
+    if sublayer.stream_scale != 1:
+        scaled = placement is Placement.POST and sublayer.stream_scale is not None
+        return Placement.DEEPNORM if scaled else None
+    if sublayer.parallel:
+        return Placement.PARALLEL if placement is Placement.PRE else None
+    return placement
+
+
+def _is_hybrid(block: Block) -> bool:
+    """HybridNorm: attention on the bare stream with normed queries, keys and values, then N(x) + F(N(x))."""
+    attention = [s for s in block.sublayers if s.kind == "attention"]
+    others = [s for s in block.sublayers if s.kind != "attention"]
+    bare = all(s.formula == "x + F(x)" and s.attention and all(s.attention.norms.values()) for s in attention)
+    return bool(attention and others) and bare and all(s.formula == "N(x) + F(N(x))" for s in others)
+
+
+def _attention_norms(sublayer: Sublayer) -> list[Norm]:
+    return [] if sublayer.attention is None else [n for norms in sublayer.attention.norms.values() for n in norms]
+
+
+def _qk_norm(sublayer: Sublayer) -> QKNormReport | None:
+    """What the norms between projections and scores are. Of several on one side the first is shown."""
+    attention = sublayer.attention
+    if attention is None or not (attention.norms["query"] or attention.norms["key"]):
+        return None
+    head_dim = attention.query.value.shape[-1]
+    tokens = sublayer.read.value.numel() // sublayer.read.value.shape[-1]
+    possible = {QKNorm.PER_HEAD, QKNorm.JOINT}  # the same thing on a side with one head
+    for norm in attention.norms["query"] + attention.norms["key"]:
+        width, vectors = norm.report.width, norm.source.value.numel() // norm.report.width
+        if width != head_dim:
+            possible.discard(QKNorm.PER_HEAD)
+        if vectors != tokens or width % head_dim:
+            possible.discard(QKNorm.JOINT)
+    how = next((kind for kind in (QKNorm.PER_HEAD, QKNorm.JOINT) if kind in possible), None)
+    first = {name: norms[0].report if norms else None for name, norms in attention.norms.items()}
+    return QKNormReport(how, attention.after_rotation, **first)
+
+
+def _last_hidden(wiring: Wiring) -> LastHidden:
+    """The last of the returned tensors that is the stream behind the last block, or that normed."""
+    found = LastHidden.NOT_RETURNED
+    if wiring.stacks:
+        stack = wiring.stacks[-1]
+        for tensor in tensors(wiring.run.output):
+            node = wiring.run.node(tensor)
+            node = node and wiring.root(node)
+            if node is not None and node is wiring.root(stack.blocks[-1].y):
+                found = LastHidden.STREAM
+            elif node is not None and stack.final_norm is not None and node is stack.final_norm.output:
+                found = LastHidden.NORMED
+    return found
+
+
+class _Text:
+    """A report as text. Norms are numbered, and described once at the end."""
+
+    def __init__(self, report: ModelReport):
+        self.report = report
+        self.numbers: dict[NormReport, int] = {}
+
+    def lines(self) -> list[str]:
+        lines = [self.report.model]
+        if not self.report.stacks:
+            lines.append("  structure unknown: no stack of residual blocks was recognized")
+        for number, stack in enumerate(self.report.stacks, 1):
+            title = f"  stack {number}, " if len(self.report.stacks) > 1 else "  "
+            lines.append(f"{title}embedding norm: {self.norm(stack.embedding_norm)}")
+            lines += self.blocks(stack)
+            lines.append(f"  final norm: {self.norm(stack.final_norm)}")
+        lines.append(f"  last hidden state: {self.report.last_hidden.value}")
+        return lines + [f"  [{number}] {norm}" for norm, number in self.numbers.items()]
+
+    def norm(self, norm: NormReport | None) -> str:
+        if norm is None:
+            return "none"
+        return f"[{self.numbers.setdefault(norm, len(self.numbers) + 1)}]"
+
+    def blocks(self, stack: StackReport) -> list[str]:
+        lines, first = [], 1
+        for block, alike in groupby(stack.blocks):
+            last = first + len(list(alike)) - 1
+            lines.append(f"  block {first}" if first == last else f"  blocks {first} to {last}")
+            lines += [f"    unknown: {block.unknown}"] if block.unknown else []
+            lines += [f"    {self.sublayer(sublayer)}" for sublayer in block.sublayers]
+            first = last + 1
+        return lines
+
+    def sublayer(self, found: SublayerReport) -> str:
+        parts = [f"{found.kind}: {found.formula}, {found.placement.value if found.placement else 'unknown placement'}"]
+        shared = " (shared)" if found.shares_norm else ""
+        parts += [f"N = {self.norm(found.norm)}{shared}"] if found.norm else []
+        parts += [f"O = {self.norm(found.output_norm)}"] if found.output_norm else []
+        parts += ["F begins or ends with a norm that is no module"] if found.hidden_norm else []
+        parts += [f"QK-norm {self.qk_norm(found.qk_norm)}"] if found.qk_norm else []
+        if found.kind == "attention" and not found.qk_norm:
+            parts.append("no QK-norm")
+        parts += [f"inside F {', '.join(map(self.norm, found.inner_norms))}"] if found.inner_norms else []
+        return "; ".join(parts)
+
+    def qk_norm(self, found: QKNormReport) -> str:
+        how = {QKNorm.PER_HEAD: "per head", QKNorm.JOINT: "joint", None: "of unknown kind"}[found.how]
+        where = {True: "behind the rotation", False: "before the rotation", None: "no rotation seen"}[found.after_rope]
+        on = {name: getattr(found, name) for name in ("query", "key", "value")}
+        return ", ".join([how, where, *(f"{name} {self.norm(norm)}" for name, norm in on.items() if norm)])
+
+
+class _CallableModule(types.ModuleType):
+    """Lets ``normlab.inspect(model)`` work although ``normlab.inspect`` is this module, loaded on first use."""
+
+    def __call__(self, model: nn.Module, *args: Any, **kwargs: Any) -> ModelReport:
+        return inspect(model, *args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallableModule

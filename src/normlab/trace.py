@@ -1,0 +1,246 @@
+"""Run a model once and keep every tensor with the operation that made it: what depends on what, seen, not read.
+
+Names of modules and attributes play no part. The trace sees each tensor operation below autograd, so that it also
+follows custom autograd functions, code without modules and writes in place.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+@dataclass(eq=False, repr=False)
+class Node:
+    """A tensor as one operation left it. ``op`` is the operation's name, empty for what was there before.
+
+    ``args`` are the operation's arguments in order, tensors as nodes; ``parents`` are the nodes among them. ``index``
+    is its place in the order of operations, -1 for what was there before. Where a write in place has overwritten the
+    tensor, ``value`` is a copy.
+    """
+
+    op: str
+    value: Tensor
+    args: tuple = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    index: int = -1
+    parents: list["Node"] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.parents = [*_flat(self.args, Node), *_flat(self.options, Node)]
+
+
+@dataclass(eq=False, repr=False)
+class Call:
+    """One call of a module: its floating-point tensors in and out, and the operations [start, end) it made."""
+
+    module: nn.Module
+    start: int
+    inputs: list[Node] = field(default_factory=list)
+    outputs: list[Node] = field(default_factory=list)
+    end: int = -1
+    children: list["Call"] = field(default_factory=list)
+
+
+class FunctionalNorm(nn.Module):
+    """A call of torch's functional ``layer_norm`` or ``rms_norm``, as the module that it could have been.
+
+    ``stored_gain`` tells whether the gain is a parameter of the model or was computed from something else.
+    """
+
+    def __init__(self, function: Callable[..., Tensor], options: dict[str, Any]):
+        super().__init__()
+        self.function = function
+        given = {name: options[name] for name in ("weight", "bias") if options.get(name) is not None}
+        self.options = {name: value for name, value in options.items() if name not in given}
+        for name, tensor in given.items():
+            self.register_parameter(name, nn.Parameter(tensor.detach(), requires_grad=False))
+        self.stored_gain = isinstance(given.get("weight", nn.Parameter()), nn.Parameter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x, **self.options, **dict(self.named_parameters()))
+
+
+@dataclass(repr=False)
+class Trace:
+    """What :func:`trace` saw: the model's call with all calls below it, and the model's output."""
+
+    model: nn.Module
+    root: Call
+    output: Any
+    nodes: dict[int, Node]
+
+    def node(self, tensor: Tensor) -> Node | None:
+        """The last node of a tensor that the run has seen, None for another."""
+        return self.nodes.get(id(tensor))
+
+
+def trace(model: nn.Module, *args: Any, **kwargs: Any) -> Trace:
+    """Call the model with ``args`` and ``kwargs`` and keep all tensors of the run; the model is left as it was.
+
+    Attention by torch's scaled_dot_product_attention runs as separate operations, so that its logits can be seen.
+    Autograd records the run too. Memory: everything that the run computes, as in training.
+    """
+    recorder = _Recorder()
+    with ExitStack() as stack:
+        stack.enter_context(torch.enable_grad())
+        for module in model.modules():
+            for handle in recorder.watch(module):
+                stack.callback(handle.remove)
+        stack.enter_context(_without_fused_encoder())
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(recorder)
+        stack.enter_context(_Functions(recorder))
+        output = model(*args, **kwargs)
+    (root,) = recorder.top.children
+    return Trace(model, root, output, recorder.nodes)
+
+
+def tensors(structure: Any) -> list[Tensor]:
+    """All floating-point tensors in a nest of tuples, lists, mappings and dataclasses, in order."""
+    return [t for t in _flat(structure, Tensor) if t.is_floating_point()]
+
+
+def _flat(structure: Any, kind: type) -> Iterator:
+    if isinstance(structure, kind):
+        yield structure
+    elif isinstance(structure, list | tuple):
+        for item in structure:
+            yield from _flat(item, kind)
+    elif isinstance(structure, dict):
+        for item in structure.values():
+            yield from _flat(item, kind)
+    elif is_dataclass(structure):
+        yield from _flat(vars(structure), kind)
+
+
+class _Recorder(TorchDispatchMode):
+    """Keeps a node per operation and a call per module call. Tensors are told apart by identity and kept alive."""
+
+    def __init__(self):
+        super().__init__()
+        self.nodes: dict[int, Node] = {}
+        self.count = 0
+        self.overwritten: list[Tensor] = []
+        self.top = Call(nn.Module(), 0)
+        self.open_calls = [self.top]
+
+    def node(self, tensor: Tensor) -> Node:
+        """The current node of a tensor; a leaf for one that was there before."""
+        node = self.nodes.get(id(tensor))
+        if node is None:
+            node = self.nodes[id(tensor)] = Node("", tensor)
+        return node
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        taken = self._as_nodes(args), self._as_nodes(kwargs)
+        output = func(*args, **kwargs)
+        name = func.overloadpacket.__name__
+        for tensor in _flat(output, Tensor):
+            self._add(name, tensor, *taken)
+        for argument, value in zip(func._schema.arguments, args):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for tensor in _flat(value, Tensor):
+                    self._write(name, tensor, *taken)
+        self.count += 1
+        return output
+
+    def _as_nodes(self, structure):
+        if isinstance(structure, Tensor):
+            return self.node(structure)
+        if isinstance(structure, list | tuple):
+            return tuple(self._as_nodes(item) for item in structure)
+        if isinstance(structure, dict):
+            return {key: self._as_nodes(item) for key, item in structure.items()}
+        return structure
+
+    def _add(self, op, tensor, args, options):
+        self.nodes[id(tensor)] = Node(op, tensor, args, options, self.count)
+
+    def _write(self, op, tensor, args, options):
+        """A write in place: the tensor gets a new node, and so does the one whose view it is."""
+        self._add(op, tensor, args, options)
+        base = tensor._base
+        if base is not None:
+            self.count += 1
+            self._add(op, base, (self.node(base), self.nodes[id(tensor)]), {})
+
+    def keep_before_write(self, tensor: Tensor) -> None:
+        """Save the value that a node has before a write in place overwrites it."""
+        node = self.nodes.get(id(tensor))
+        if node is not None:
+            node.value = tensor.clone()
+            self.overwritten.append(tensor)
+
+    def watch(self, module: nn.Module):
+        def before(_, args, kwargs):
+            self.open(module, tensors((args, kwargs)))
+
+        def after(_, args, kwargs, output):
+            self.close(tensors(output))
+            if isinstance(module, nn.Embedding) and torch.is_grad_enabled() and not output.requires_grad:
+                output.requires_grad_()  # frozen weights: let gradients start here
+
+        yield module.register_forward_pre_hook(before, with_kwargs=True)
+        yield module.register_forward_hook(after, with_kwargs=True)
+
+    def open(self, module: nn.Module, inputs: list[Tensor]) -> None:
+        call = Call(module, self.count, [self.node(t) for t in inputs])
+        self.open_calls[-1].children.append(call)
+        self.open_calls.append(call)
+
+    def close(self, outputs: list[Tensor]) -> None:
+        call = self.open_calls.pop()
+        call.outputs, call.end = [self.node(t) for t in outputs], self.count
+
+
+_IN_PLACE = {"__iadd__", "__isub__", "__imul__", "__itruediv__"}  # and all whose name ends in one underscore
+_NORM_FUNCTIONS = {F.layer_norm, torch.layer_norm, F.rms_norm, torch.rms_norm}
+
+
+class _Functions(TorchFunctionMode):
+    """What only shows above autograd: functional norms as calls, and tensors about to be overwritten."""
+
+    def __init__(self, recorder: _Recorder):
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in _NORM_FUNCTIONS:
+            return self._norm(func, args, kwargs)
+        name = getattr(func, "__name__", "")
+        in_place = name in _IN_PLACE or (name.endswith("_") and not name.endswith("__") and name != "requires_grad_")
+        if in_place and args and isinstance(args[0], Tensor) and args[0].is_floating_point():
+            self.recorder.keep_before_write(args[0])
+        return func(*args, **kwargs)
+
+    def _norm(self, func, args, kwargs):
+        names = ["input", "normalized_shape", "weight", "bias", "eps"]
+        if "rms" in func.__name__:
+            names.remove("bias")
+        given = dict(zip(names, args)) | kwargs
+        x = given.pop("input")
+        self.recorder.open(FunctionalNorm(func, given), [x])
+        output = func(*args, **kwargs)
+        self.recorder.close([output])
+        return output
+
+
+@contextmanager
+def _without_fused_encoder():
+    """torch.nn.TransformerEncoderLayer can run as one fused operation; within the block it does not."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
