@@ -236,10 +236,10 @@ def gradients_when_the_stream_doubles(seed: int = 0) -> dict[str, float]:
     model = fresh_stack(6, seed, eps=0.0)
     inputs, targets = data.windows(data.corpus().val, 4, 64, torch.Generator().manual_seed(99))
     groups: dict[str, list[Tensor]] = {role: [] for role in ROLES}
-    for name, weight in model.named_parameters():
+    for name, parameter in model.named_parameters():
         for role, endings in ROLES.items():
             if name.removesuffix(".weight").endswith(endings):
-                groups[role].append(weight)
+                groups[role].append(parameter)
 
     def gradient_norms() -> list[float]:
         model.zero_grad()
