@@ -3,9 +3,10 @@
 Every family is one function that reads like the model's paper, its two knobs (norm, placement) first, and one table
 of names. ``transformers`` (5 or newer) is never imported: a model is recognized by the name of its class.
 
-Precision: GPT-2 and BERT compute in the dtype of their weights. The other families, in the published code, narrow to
-float32 for RMSNorms, the softmax and the rotation even in a float64 model, and ours does not: in float64 they agree to
-about 1e-7 of the largest logit, which is the original's own rounding.
+Precision: GPT-2 and BERT compute in the dtype of their weights. The published code of the others narrows RMSNorms,
+softmax and rotation to float32 even in a float64 model. Ours does so only for the angles of the rotation, whose
+rounding grows with the position, and agrees to a few 1e-7 of the largest logit, the rest being the originals' rounding.
+(With padding, originals in float64 may return NaN at real tokens: their mask does not fit into float32. Ours do not.)
 """
 
 import re
