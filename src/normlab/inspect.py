@@ -16,8 +16,9 @@ from torch import nn
 from normlab.attention import QKNorm
 from normlab.norm_probe import NormReport
 from normlab.placement import Placement
+from normlab.sublayers import Norm, Sublayer
 from normlab.trace import tensors
-from normlab.wiring import Block, Norm, Stack, Sublayer, Wiring, wiring_of
+from normlab.wiring import Block, Stack, Wiring, wiring_of
 
 
 class LastHidden(str, Enum):

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from normlab.losses import next_token_loss
 from normlab.probes import SublayerRecord
+from normlab.sublayers import Sublayer
 from normlab.trace import Node, tensors
-from normlab.wiring import Block, Sublayer, Wiring, wiring_of
+from normlab.wiring import Block, Wiring, wiring_of
 
 
 def record(model: nn.Module, ids: Tensor, attention_mask: Tensor | None = None, **inputs: Any) -> list[SublayerRecord]:

@@ -1,0 +1,418 @@
+"""Takes a block apart into its residual sublayers, from its output back to its input.
+
+A node belongs to the *stream* of a block if it is the block's input, or a sum, a multiple or a norm of the stream.
+Whatever else is added to the stream is a branch: a sublayer F that reads the stream, perhaps through a norm, and
+whose output is perhaps normed and scaled before it is added.
+"""
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+
+from normlab.norm_probe import NormReport
+from normlab.trace import Call, Node
+
+# Operations that hand their first argument through, entry by entry.
+_SAME = {"view", "_unsafe_view", "_reshape_alias", "reshape", "alias", "detach", "clone", "_to_copy", "squeeze"}
+_SAME |= {"unsqueeze", "expand", "transpose", "permute", "t", "lift_fresh"}
+_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_grouped_mm", "_scaled_mm", "_int_mm"}
+_SOFTMAX = {"_softmax", "_safe_softmax", "softmax"}
+# Signs of a norm that is written out in a sublayer instead of being a module or a call of torch's functional norms.
+_NORMALIZING = {"rsqrt", "sqrt", "var", "var_mean", "std", "linalg_vector_norm", "norm", "native_layer_norm"}
+_NORMALIZING |= {"native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "_fused_rms_norm"}
+
+
+class Unknown(Exception):
+    """A wiring that the analysis does not know; the message says what it met."""
+
+
+@dataclass(eq=False)
+class Norm:
+    """A norm at work: what went in, what came out, and what the module was found to compute."""
+
+    call: Call
+    report: NormReport
+
+    @property
+    def source(self) -> Node:
+        return self.call.inputs[0]
+
+    @property
+    def output(self) -> Node:
+        return self.call.outputs[0]
+
+
+@dataclass(eq=False)
+class Attention:
+    """The scores of an attention as they enter the softmax, and the three tensors around them.
+
+    ``norms`` are those between a projection and its query, key or value. ``after_rotation`` tells whether queries and
+    keys are normed behind the rotary embedding, None where no rotation or no norm was seen.
+    """
+
+    logits: Node
+    query: Node
+    key: Node
+    value: Node | None
+    norms: dict[str, list[Norm]] = field(default_factory=dict)
+    after_rotation: bool | None = None
+
+
+@dataclass(eq=False)
+class Sublayer:
+    """A branch F and how it meets the stream.
+
+    ``kind`` is "attention" (softmax of products of queries and keys), "cross-attention" (keys from another stack),
+    "mlp" (every token on its own), "mixer" (tokens meet in another way) or "unknown". ``stream`` is x before it,
+    ``read`` what F reads, ``output`` what F returned, ``increment`` what is added, ``after`` the stream behind it (None
+    between parallel branches). The norms stand on what F reads, on what it returns, on the sum, and on the stream where
+    the skip starts behind a norm. The scales multiply what F reads, what it adds and the stream; None stands for a
+    learned one. ``shares_norm``: a parallel branch reads the same normed stream. ``region`` holds everything that went
+    into the output. ``hidden_norm``: see :meth:`_Peeler.has_hidden_norm`.
+    """
+
+    stream: Node
+    read: Node
+    output: Node
+    increment: Node
+    after: Node | None
+    input_norm: Norm | None
+    output_norm: Norm | None
+    post_norm: Norm | None = None
+    skip_norm: Norm | None = None
+    parallel: bool = False
+    shares_norm: bool = False
+    input_scale: float | None = 1.0
+    output_scale: float | None = 1.0
+    stream_scale: float | None = 1.0
+    region: set[Node] = field(default_factory=set)
+    inner_norms: list[Norm] = field(default_factory=list)
+    attention: Attention | None = None
+    kind: str = "unknown"
+    hidden_norm: bool = False
+
+    @property
+    def formula(self) -> str:
+        """One line like the ones of :mod:`normlab.placement`: N input norm, F sublayer, O output norm."""
+        x = "N(x)" if self.skip_norm else "x"
+        read = f"N({x})" if self.input_norm else x
+        branch = f"F({_scaled(self.input_scale, read)})"
+        branch = _scaled(self.output_scale, f"O({branch})" if self.output_norm else branch)
+        line = f"{_scaled(self.stream_scale, x)} + {branch}"
+        return f"N({line})" if self.post_norm else line
+
+
+def _scaled(factor: float | None, text: str) -> str:
+    if factor == 1:
+        return text
+    return f"g * {text}" if factor is None else f"{factor:.4g} {text}"
+
+
+def root(node: Node, norms: Container[Node], x: Node | None = None) -> Node:
+    """The node behind views, copies and casts; outputs of ``norms`` and ``x`` are not looked behind."""
+    while node.op in _SAME and node is not x and node not in norms:
+        node = node.parents[0]
+    return node
+
+
+def sublayers(norms: list[Norm], x: Node, y: Node, start: int) -> list[Sublayer]:
+    """The residual sublayers of a block in order.
+
+    Args:
+        norms: all norms at work in the model.
+        x, y: the stream before and after the block.
+        start: index of the block's first operation.
+
+    Raises:
+        Unknown: the block is no chain of residual sublayers of the kind described above.
+    """
+    return _Peeler(norms, x, y, start).sublayers()
+
+
+class _Peeler:
+    """Takes a block apart from its output back to its input."""
+
+    def __init__(self, norms: list[Norm], x: Node, y: Node, start: int):
+        self.norms = norms
+        self.by_output = {norm.output: norm for norm in norms}
+        self.start = start
+        self.x, self.y = x, y
+        self.depends: dict[Node, bool] = {self.x: True}
+        for node in sorted(self.closure(y, lambda n: n is self.x), key=lambda n: n.index):
+            if node is not self.x:
+                self.depends[node] = any(self.depends.get(p, False) for p in node.parents)
+        self.streams: dict[Node, bool] = {self.x: True}
+
+    def root(self, node: Node) -> Node:
+        return root(node, self.by_output, self.x)
+
+    def norm(self, node: Node) -> Norm | None:
+        """The norm whose output the node is, unless the node is the block's input."""
+        return None if node is self.x else self.by_output.get(node)
+
+    def closure(self, node: Node, stop: Callable[[Node], bool]) -> set[Node]:
+        """The node and everything in the block that it was made from, not looking behind nodes that ``stop``."""
+        seen, waiting = {node}, [node]
+        while waiting:
+            node = waiting.pop()
+            if stop(node) or (node.op and node.index < self.start):
+                continue
+            for parent in node.parents:
+                if parent not in seen:
+                    seen.add(parent)
+                    waiting.append(parent)
+        return seen
+
+    def is_stream(self, node: Node) -> bool:
+        node = self.root(node)
+        if node not in self.streams:
+            self.streams[node] = False  # meets itself only through a write in place
+            norm, (_, scaled) = self.norm(node), self.scale(node)
+            if norm is not None:
+                self.streams[node] = self.is_stream(norm.source)
+            elif scaled is not node:
+                self.streams[node] = self.is_stream(scaled)
+            elif _is_sum(node):
+                self.streams[node] = any(self.is_stream(p) for p in node.parents if self.depends.get(p, False))
+        return self.streams[node]
+
+    def scale(self, node: Node) -> tuple[float | None, Node]:
+        """(c, v) if the node is a multiple c * v by a number or a stored tensor (then c is None), else (1, node)."""
+        factor: float | None = 1.0
+        while True:
+            node = self.root(node)
+            if node is self.x or self.norm(node) is not None or node.op not in ("mul", "mul_", "div", "div_"):
+                return factor, node
+            moving = [p for p in node.parents if self.depends.get(p, False)]
+            if len(moving) != 1 or (node.op.startswith("div") and moving[0] is not node.args[0]):
+                return factor, node
+            other = node.args[1] if moving[0] is node.args[0] else node.args[0]
+            number = _number(other)
+            if number is None and not (isinstance(other, Node) and isinstance(other.value, nn.Parameter)):
+                return factor, node
+            if number is None or factor is None:
+                factor = None
+            else:
+                factor *= 1 / number if node.op.startswith("div") else number
+            node = moving[0]
+
+    # --- from the output back to the input ----------------------------------------------------------------------------
+
+    def sublayers(self) -> list[Sublayer]:
+        found: list[Sublayer] = []
+        node = self.root(self.y)
+        if not self.depends.get(node, False):
+            raise Unknown("the output of the block does not depend on its input")
+        while node is not self.x:
+            group, node = self.peel(node)
+            found = group + found
+        for sublayer in found:
+            self.describe(sublayer)
+        return found
+
+    def peel(self, node: Node) -> tuple[list[Sublayer], Node]:
+        """The last sublayer (or the parallel ones) before ``node``, and the stream before it."""
+        after, post = node, self.norm(node)
+        if post is not None:
+            node = self.root(post.source)
+        branches: list[Node] = []
+        while True:
+            stream, branch = self.split(node)
+            branches = self.summands(branch) + branches
+            factor, stream = self.scale(stream)
+            sublayers = [self.branch(b, stream) for b in branches]
+            if all(s is not None for s in sublayers):
+                break
+            if factor != 1 or stream is self.x or not _is_sum(stream):
+                raise Unknown("a branch does not read the stream that it is added to, or reads more than that")
+            node = stream
+        group = sorted((s for s in sublayers if s is not None), key=lambda s: s.output.index)
+        group[-1].after = after
+        skip = self.norm(stream) if post is None else None
+        for sublayer in group:
+            sublayer.post_norm, sublayer.skip_norm, sublayer.stream_scale = post, skip, factor
+            sublayer.parallel = len(group) > 1
+            sublayer.shares_norm = sum(s.input_norm is sublayer.input_norm is not None for s in group) > 1
+        if skip is not None:
+            stream = self.root(skip.source)
+            for sublayer in group:
+                sublayer.stream = stream
+        return group, stream
+
+    def split(self, node: Node) -> tuple[Node, Node]:
+        """The two sides of a residual sum: the stream, and what is added to it."""
+        if not _is_sum(node):
+            raise Unknown(f"the stream passes through '{node.op}'")
+        a, b = node.parents
+        if self.is_stream(a) == self.is_stream(b):
+            raise Unknown("a sum in which not exactly one side is the stream")
+        return (a, b) if self.is_stream(a) else (b, a)
+
+    def summands(self, node: Node) -> list[Node]:
+        """A branch, or attention and MLP if they were added up before they met the stream."""
+        root = self.root(node)
+        if self.norm(root) is None and _is_sum(root) and all(self.depends.get(p, False) for p in root.parents):
+            regions = [self.closure(p, self.is_stream) for p in root.parents]
+            shared = {n for n in regions[0] & regions[1] if self.depends.get(n, False) and not self.is_stream(n)}
+            if not shared and len({any(n.op in _SOFTMAX for n in region) for region in regions}) == 2:
+                return [part for parent in root.parents for part in self.summands(parent)]
+        return [node]
+
+    def branch(self, increment: Node, stream: Node) -> Sublayer | None:
+        """The branch as a sublayer on ``stream``, or None if it reads something else."""
+        output_scale, output = self.scale(increment)
+        output_norm = self.norm(output)
+        if output_norm is not None:
+            output = self.root(output_norm.source)
+        if self.is_stream(output):
+            raise Unknown("the stream is added to itself")
+        region = self.closure(output, self.is_stream)
+        doors = {self.root(n) for n in region if self.depends.get(n, False) and self.is_stream(n)}
+        if len(doors) != 1:
+            return None
+        (read,) = doors
+        input_scale, source = self.scale(read)
+        input_norm = None
+        if source is not stream:
+            input_norm = self.norm(source)
+            if input_norm is None or self.root(input_norm.source) is not stream:
+                return None
+        found = Sublayer(stream, read, output, increment, None, input_norm, output_norm, region=region)
+        found.input_scale, found.output_scale = input_scale, output_scale
+        return found
+
+    # --- what a sublayer does -----------------------------------------------------------------------------------------
+
+    def describe(self, sublayer: Sublayer) -> None:
+        """Fill in what happens inside the branch."""
+        region = sublayer.region
+        moving = {n for n in region if self.depends.get(n, False) and not self.is_stream(n)}
+        sublayer.inner_norms = [n for n in self.norms if n.output in moving]
+        sublayer.attention = self.attention(region)
+        if sublayer.attention is not None:
+            self.find_attention_norms(sublayer.attention, sublayer.inner_norms)
+            sublayer.kind = "attention" if self.depends.get(sublayer.attention.key, False) else "cross-attention"
+        else:
+            mixes = _mixes_tokens(sublayer)
+            sublayer.kind = "unknown" if mixes is None else "mixer" if mixes else "mlp"
+        sublayer.hidden_norm = self.has_hidden_norm(sublayer)
+
+    def attention(self, region: set[Node]) -> Attention | None:
+        """The softmax in the region whose scores are products of queries and keys, if there is just one."""
+        found = []
+        for softmax in (n for n in region if n.op in _SOFTMAX):
+            logits = softmax.parents[0]
+            product = self.product(logits)
+            if product is None:
+                continue
+            query, key = product.parents[-2:]
+            weighted = [n for n in region if n.op in ("bmm", "mm") and self.behind_dropout(n.parents[0]) is softmax]
+            found.append(Attention(logits, query, key, weighted[0].parents[1] if weighted else None))
+        return found[0] if len(found) == 1 else None
+
+    def behind_dropout(self, node: Node) -> Node:
+        while node.op in _SAME or node.op == "native_dropout":
+            node = node.parents[0]
+        return node
+
+    def product(self, logits: Node) -> Node | None:
+        """The product of queries and keys that the scores come from: scaling, capping and masking lie between.
+
+        Keys depend on the stream, or on something from outside the block that is no parameter (another stack).
+        """
+        waiting = [logits]
+        while waiting:
+            node = waiting.pop()
+            moving = [p for p in node.parents if self.depends.get(p, False)]
+            if node.op in ("bmm", "baddbmm", "mm"):
+                query, key = node.parents[-2:]
+                if self.depends.get(query, False) and (self.depends.get(key, False) or self.from_outside(key)):
+                    return node
+            if node.op not in _PRODUCTS and not self.is_stream(node):
+                waiting += moving
+        return None
+
+    def find_attention_norms(self, attention: Attention, norms: list[Norm]) -> None:
+        """Which of the norms stand between a projection and its query, key or value, and where the rotation is."""
+        rotated = []
+        for name in ("query", "key", "value"):
+            end = getattr(attention, name)
+            near = set() if end is None else self.closure(end, lambda n: n.op in _PRODUCTS or self.is_stream(n))
+            attention.norms[name] = [norm for norm in norms if norm.output in near]
+            for norm in attention.norms[name] if name != "value" else ():
+                before = self.closure(norm.source, lambda n: n not in near)
+                behind = near - self.closure(norm.output, lambda n: n not in near)
+                rotated += [(any(map(self.is_rotation, before)), any(map(self.is_rotation, behind)))]
+        if rotated and all(r == (True, False) for r in rotated):
+            attention.after_rotation = True
+        elif rotated and all(r == (False, True) for r in rotated):
+            attention.after_rotation = False
+
+    def is_rotation(self, node: Node) -> bool:
+        """True for a product, entry by entry, with a tensor that neither moves nor stems from a parameter (cosines)."""
+        if node.op not in ("mul", "mul_"):
+            return False
+        still = [p for p in node.parents if not self.depends.get(p, False)]
+        if len(still) != 1 or len(node.parents) != 2 or still[0].value.numel() == 1:
+            return False
+        return not any(isinstance(n.value, nn.Parameter) for n in self.closure(still[0], self.is_stream))
+
+    def from_outside(self, node: Node) -> bool:
+        """True if something computed before the block went into the node."""
+        return any(n.op and n.index < self.start for n in self.closure(node, self.is_stream))
+
+    def has_hidden_norm(self, sublayer: Sublayer) -> bool:
+        """True if operations of a norm stand in the branch before its first or behind its last product.
+
+        Such a norm was written out there instead of being a module, so that the placement cannot be told.
+        """
+        spans = [(n.call.start, n.call.end) for n in self.norms]
+        signs = {
+            n
+            for n in sublayer.region
+            if _is_normalizing(n) and self.depends.get(n, False) and not any(s <= n.index < e for s, e in spans)
+        }
+        if not signs:
+            return False
+        behind_products = self.closure(sublayer.output, lambda n: n.op in _PRODUCTS or self.is_stream(n))
+        before_products = {self.x, sublayer.read}
+        for node in sorted(sublayer.region, key=lambda n: n.index):
+            if self.is_stream(node) or node.op not in _PRODUCTS and any(p in before_products for p in node.parents):
+                before_products.add(node)
+        return bool(signs & (behind_products | before_products))
+
+
+def _mixes_tokens(sublayer: Sublayer) -> bool | None:
+    """Whether the branch's output at the last token depends on what it reads at others; None if autograd can't say."""
+    read, output = sublayer.read.value, sublayer.output.value
+    if not (read.requires_grad and output.requires_grad) or read.numel() // read.shape[-1] < 2:
+        return None
+    direction = torch.zeros_like(output)
+    direction.view(-1, output.shape[-1])[-1] = torch.randn(
+        output.shape[-1], generator=torch.Generator().manual_seed(0)
+    ).to(output)
+    if read.numel() // read.shape[-1] != output.numel() // output.shape[-1]:
+        return None
+    (gradient,) = torch.autograd.grad(output, read, direction, retain_graph=True, allow_unused=True)
+    if gradient is None:  # what it reads was overwritten in place
+        return None
+    return bool(gradient.reshape(-1, read.shape[-1])[:-1].any())
+
+
+def _is_normalizing(node: Node) -> bool:
+    return node.op in _NORMALIZING or (node.op == "pow" and node.args[1] in (0.5, -0.5))
+
+
+def _is_sum(node: Node) -> bool:
+    return node.op in ("add", "add_") and len(node.parents) == 2 and node.options.get("alpha", 1) == 1
+
+
+def _number(value) -> float | None:
+    """A Python number, or the value of a tensor with one entry."""
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, Node) and value.value.numel() == 1 and not isinstance(value.value, nn.Parameter):
+        return value.value.item()
+    return None
