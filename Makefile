@@ -26,7 +26,7 @@ SOURCES := _config.yml _toc.yml constraints.txt $(shell find book notebooks src 
 NUMERIC := --ignore=tests/site --ignore=tests/test_packaging.py --ignore=tests/test_standalone.py \
 	--ignore=tests/test_notebooks_clean.py --ignore=tests/test_prose_numbers.py --ignore=tests/test_claims_file.py
 
-.PHONY: help book serve test test-matrix lab notebooks record colab pins clean
+.PHONY: help book serve test test-matrix lab notebooks record bench colab pins clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -58,6 +58,9 @@ notebooks: $(TEST_READY)  ## run all notebooks and store their outputs (NAME=01_
 
 record: $(TEST_READY)  ## list the recorded results; NAME=trained_streams makes one, NAME=--missing all
 	$(PY) -m normlab.record $(NAME)
+
+bench: $(TEST_READY)  ## time the norms against torch and a small Llama against transformers (minutes, one thread)
+	$(PY) -m normlab.bench
 
 test-matrix: $(TEST_READY)  ## run notebooks and numeric tests with 1 and 2 threads on three instruction sets
 	@failed=; for threads in 1 2; do for isa in default avx2 native; do \

@@ -1,0 +1,78 @@
+"""The benchmark measures what it says; no timing is tested."""
+
+import pytest
+import torch
+
+from normlab import bench, norms
+from normlab.transformer import Transformer, TransformerConfig
+
+
+@pytest.fixture
+def ticking(monkeypatch):
+    """A clock that moves only when told to, and a log of who ran."""
+    now, log = [0.0], []
+
+    def spend(name, seconds):
+        def call():
+            now[0] += seconds
+            log.append(name)
+
+        return call
+
+    return lambda: now[0], spend, log
+
+
+def test_contenders_take_turns_and_warm_up(ticking):
+    clock, spend, log = ticking
+    result = bench.race({"a": spend("a", 2.0), "b": spend("b", 3.0)}, rounds=3, warmup=1, clock=clock)
+    assert log == ["a", "b", "b", "a", "a", "b", "b", "a"]
+    assert result.times == {"a": [2.0] * 3, "b": [3.0] * 3}
+    assert result.median("b") == 3.0 and result.ratio("b", "a") == 1.5
+
+
+def test_a_ratio_is_taken_round_by_round():
+    """In the second round the machine was ten times slower: the ratio of medians would be 1.1."""
+    result = bench.Race({"a": [1.0, 10.0, 2.0], "b": [1.5, 15.0, 2.2]})
+    assert result.ratio("b", "a") == 1.5
+
+
+def test_tables_of_norms(monkeypatch, capsys):
+    monkeypatch.setattr(bench, "_llama_norm", lambda weight: {})
+    monkeypatch.setattr(bench, "_compiled_norms", lambda weight, bias: {})
+    threads = torch.get_num_threads()
+    bench.main(["norms", "--tokens=4", "--width=16", "--rounds=2"])
+    torch.set_num_threads(threads)
+    text = capsys.readouterr().out
+    for words in ("x.clone()", "F.layer_norm", "fast.rms_norm", "4 × 16 float32", "at least 3.5", torch.__version__):
+        assert words in text
+
+
+def test_the_contenders_agree(monkeypatch):
+    monkeypatch.setattr(bench, "_compiled_norms", lambda weight, bias: {})
+    monkeypatch.setattr(bench, "_llama_norm", lambda weight: {})
+    contenders = bench.norm_contenders(48)
+    x = torch.randn(5, 48, generator=torch.Generator().manual_seed(0))
+    results = {name: f(x) for name, (f, _) in contenders.items()}
+    for name, y in results.items():
+        torch.testing.assert_close(y, results[f"F.{name.split('.')[1]}"])
+
+
+def test_without_statistics_only_the_gain_is_left():
+    model = Transformer(TransformerConfig(vocab_size=11, context=8, layers=2, width=8))
+    bare = bench.without_statistics(model)
+    assert not any(isinstance(m, norms.RMSNorm) for m in bare.modules())
+    assert sum(isinstance(m, bench.Gain) for m in bare.modules()) == 5
+    assert any(isinstance(m, norms.RMSNorm) for m in model.modules())
+    assert sum(p.numel() for p in bare.parameters()) == sum(p.numel() for p in model.parameters())
+    ids = torch.arange(8)[None]
+    assert not torch.allclose(bare(ids), model(ids))
+    x = torch.randn(3, 8)
+    assert torch.equal(bench.Gain(torch.nn.Parameter(torch.full((8,), 2.0)))(x), 2 * x)
+
+
+def test_a_training_step_changes_the_weights():
+    model = Transformer(TransformerConfig(vocab_size=11, context=8, layers=1, width=8))
+    before = model.head.weight.detach().clone()
+    ids = torch.arange(8)[None]
+    bench.training_step(model, ids, ids, True)()
+    assert not torch.equal(before, model.head.weight)
