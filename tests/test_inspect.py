@@ -355,6 +355,105 @@ def test_unknown_wirings_are_unknown(wire, reason):
     assert block.sublayers == () and reason in block.unknown
 
 
+class Experts(nn.Module):
+    """Each token goes to one of two experts; one more is shared by all."""
+
+    def __init__(self):
+        super().__init__()
+        self.router, self.shared = nn.Linear(8, 2), nn.Linear(8, 8)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, x):
+        tokens = x.flatten(0, 1)
+        weight, chosen = self.router(tokens).softmax(-1).max(-1)
+        y = torch.zeros_like(tokens)
+        for number, expert in enumerate(self.experts):
+            where = (chosen == number).nonzero()[:, 0]
+            y.index_add_(0, where, weight[where, None] * expert(tokens[where]))
+        return y.view_as(x) + self.shared(x)
+
+
+class LowRank(nn.Module):
+    """A block with a low-rank update beside the attention's output matrix, and experts as its MLP."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(8, 24), nn.Linear(8, 8)
+        self.down, self.up = nn.Linear(8, 2, bias=False), nn.Linear(2, 8, bias=False)
+        self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(2))
+        self.experts = Experts()
+
+    def forward(self, mask, x):
+        q, k, v = self.qkv(self.norms[0](x)).unflatten(-1, (6, 4)).transpose(1, 2).chunk(3, 1)
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
+        x = x + (self.out(mixed) + self.up(self.down(mixed)))
+        return x + self.experts(self.norms[1](x))
+
+
+class Caller(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(LowRank() for _ in range(2))
+
+    def forward(self, x):
+        mask = torch.ones(x.shape[1], x.shape[1]).tril().bool()
+        for block in self.blocks:
+            x = block(mask, x)
+        return x
+
+
+def test_low_rank_updates_and_experts_are_parts_of_one_sublayer():
+    (stack,) = normlab.inspect(Caller(), torch.randn(3, 5, 8)).stacks
+    for block in stack.blocks:
+        assert [(s.kind, s.placement, s.formula) for s in block.sublayers] == [
+            ("attention", PRE, "x + F(N(x))"),
+            ("mlp", PRE, "x + F(N(x))"),
+        ]
+
+
+def test_the_stream_need_not_come_first():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cross, self.mlp = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 8)
+            self.norms = nn.ModuleList(nn.LayerNorm(8) for _ in range(2))
+
+        def forward(self, memory, x):
+            x = x + self.cross(self.norms[0](x), memory, memory, need_weights=False)[0]
+            return x + self.mlp(self.norms[1](x)).relu()
+
+    class Decoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = nn.Linear(8, 8)
+            self.layers = nn.ModuleList(Block() for _ in range(3))
+
+        def forward(self, x):
+            memory = self.encoder(x)
+            for layer in self.layers:
+                x = layer(memory, x)
+            return x
+
+    (stack,) = normlab.inspect(Decoder()).stacks
+    for block in stack.blocks:
+        assert [(s.kind, s.placement) for s in block.sublayers] == [("cross-attention", PRE), ("mlp", PRE)]
+
+
+def test_one_block_used_many_times():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True, norm_first=True)
+
+        def forward(self, x):
+            for _ in range(4):
+                x = self.layer(x)
+            return x
+
+    (stack,) = normlab.inspect(Shared()).stacks
+    assert len(stack.blocks) == 4 and {s.placement for b in stack.blocks for s in b.sublayers} == {PRE}
+
+
 def test_a_stream_scaled_in_a_way_without_a_name():
     mlp = custom(lambda x, f, w: 0.5 * x + f(x)).sublayers[1]
     assert mlp.placement is None and mlp.formula == "0.5 x + F(x)"

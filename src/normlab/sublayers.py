@@ -222,13 +222,13 @@ class _Peeler:
             stream, branch = self.split(node)
             branches = self.summands(branch) + branches
             factor, stream = self.scale(stream)
-            sublayers = [self.branch(b, stream) for b in branches]
-            if all(s is not None for s in sublayers):
+            candidates = [self.branch(b, stream) for b in branches]
+            if None not in candidates:
                 break
             if factor != 1 or stream is self.x or not _is_sum(stream):
                 raise Unknown("a branch does not read the stream that it is added to, or reads more than that")
             node = stream
-        group = sorted((s for s in sublayers if s is not None), key=lambda s: s.output.index)
+        group = sorted((s for s in candidates if s is not None), key=lambda s: s.output.index)
         group[-1].after = after
         skip = self.norm(stream) if post is None else None
         for sublayer in group:
@@ -252,12 +252,12 @@ class _Peeler:
 
     def summands(self, node: Node) -> list[Node]:
         """A branch, or attention and MLP if they were added up before they met the stream."""
-        root = self.root(node)
-        if self.norm(root) is None and _is_sum(root) and all(self.depends.get(p, False) for p in root.parents):
-            regions = [self.closure(p, self.is_stream) for p in root.parents]
+        total = self.root(node)
+        if self.norm(total) is None and _is_sum(total) and all(self.depends.get(p, False) for p in total.parents):
+            regions = [self.closure(p, self.is_stream) for p in total.parents]
             shared = {n for n in regions[0] & regions[1] if self.depends.get(n, False) and not self.is_stream(n)}
-            if not shared and len({any(n.op in _SOFTMAX for n in region) for region in regions}) == 2:
-                return [part for parent in root.parents for part in self.summands(parent)]
+            if not shared and len({self.attention(region) is None for region in regions}) == 2:
+                return [part for parent in total.parents for part in self.summands(parent)]
         return [node]
 
     def branch(self, increment: Node, stream: Node) -> Sublayer | None:
@@ -351,13 +351,21 @@ class _Peeler:
             attention.after_rotation = False
 
     def is_rotation(self, node: Node) -> bool:
-        """True for a product, entry by entry, with a tensor that neither moves nor stems from a parameter (cosines)."""
+        """True for a sum or difference of products with cosines and sines, or a product with complex numbers."""
+        if node.op in ("add", "sub", "add_", "sub_"):
+            return len(node.parents) == 2 and all(self.is_turned(p) for p in node.parents)
+        return node.value.is_complex() and self.is_turned(node)
+
+    def is_turned(self, node: Node) -> bool:
+        """True for a product with numbers that are no parameters and differ from position to position."""
         if node.op not in ("mul", "mul_"):
             return False
         still = [p for p in node.parents if not self.depends.get(p, False)]
-        if len(still) != 1 or len(node.parents) != 2 or still[0].value.numel() == 1:
+        if len(still) != 1 or len(node.parents) != 2:
             return False
-        return not any(isinstance(n.value, nn.Parameter) for n in self.closure(still[0], self.is_stream))
+        rows = still[0].value.flatten(0, -2) if still[0].value.dim() > 1 else still[0].value[None]
+        stored = any(isinstance(n.value, nn.Parameter) for n in self.closure(still[0], self.is_stream))
+        return not stored and not torch.equal(rows, rows[:1].expand_as(rows))
 
     def from_outside(self, node: Node) -> bool:
         """True if something computed before the block went into the node."""
@@ -389,12 +397,11 @@ def _mixes_tokens(sublayer: Sublayer) -> bool | None:
     read, output = sublayer.read.value, sublayer.output.value
     if not (read.requires_grad and output.requires_grad) or read.numel() // read.shape[-1] < 2:
         return None
-    direction = torch.zeros_like(output)
-    direction.view(-1, output.shape[-1])[-1] = torch.randn(
-        output.shape[-1], generator=torch.Generator().manual_seed(0)
-    ).to(output)
     if read.numel() // read.shape[-1] != output.numel() // output.shape[-1]:
         return None
+    direction = torch.zeros(output.numel() // output.shape[-1], output.shape[-1])
+    direction[-1].normal_(generator=torch.Generator().manual_seed(0))
+    direction = direction.view(output.shape).to(output)
     (gradient,) = torch.autograd.grad(output, read, direction, retain_graph=True, allow_unused=True)
     if gradient is None:  # what it reads was overwritten in place
         return None

@@ -89,9 +89,9 @@ class Wiring:
         for call in calls:
             if not self._is_block(call):
                 continue
-            (x, _), key = _ends(call), self._key(call)
+            streams = {self.root(x) for x, _ in _ends(call)}
             for chain in chains:
-                if self._key(chain[-1]) == key and self.root(_ends(chain[-1])[1]) is self.root(x):
+                if self._key(chain[-1]) == self._key(call) and self.root(_ends(chain[-1])[0][1]) in streams:
                     chain.append(call)
                     break
             else:
@@ -132,22 +132,26 @@ class Wiring:
     # --- blocks ---------------------------------------------------------------------------------------------------
 
     def _block(self, call: Call) -> Block:
+        """The block, with the first pair of input and output that can be understood as its stream."""
         if call not in self._blocks:
-            x, y = _ends(call)
-            try:
-                self._blocks[call] = Block(call, x, y, sublayers(self.norms, x, y, call.start))
-            except Unknown as reason:
-                self._blocks[call] = Block(call, x, y, [], str(reason))
+            blocks = [self._try(call, x, y) for x, y in _ends(call)]
+            self._blocks[call] = next((block for block in blocks if block.unknown is None), blocks[0])
         return self._blocks[call]
 
+    def _try(self, call: Call, x: Node, y: Node) -> Block:
+        try:
+            return Block(call, x, y, sublayers(self.norms, x, y, call.start))
+        except Unknown as reason:
+            return Block(call, x, y, [], str(reason))
 
-def _ends(call: Call) -> tuple[Node, ...]:
-    """The first pair of an input and an output of one shape: what may be the stream before and after a block."""
+
+def _ends(call: Call) -> list[tuple[Node, Node]]:
+    """Pairs of an input and the first output of the same shape: what may be the stream before and after a block."""
     for y in call.outputs:
-        for x in call.inputs:
-            if x.value.shape == y.value.shape and x.value.dim() > 1 and x is not y:
-                return x, y
-    return ()
+        ends = [(x, y) for x in call.inputs if x.value.shape == y.value.shape and x.value.dim() > 1 and x is not y]
+        if ends:
+            return ends
+    return []
 
 
 def _richness(blocks: list[Block]) -> int:
