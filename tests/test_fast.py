@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from normlab import fast, functional, norms
+from normlab.config import TransformerConfig
 from normlab.functional import LAYER_NORM_CONVENTIONS, RMS_NORM_CONVENTIONS, Convention
+from normlab.transformer import Transformer
 
 HALF = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float64, torch.float32, *HALF)
@@ -403,6 +405,26 @@ def test_norm_modules_follow_the_switch(kind):
     assert torch.equal(reference, getattr(functional, name)(x, *given, layer.eps))
     assert torch.equal(switched, getattr(fast, name)(x, *given, layer.eps))
     assert not torch.equal(reference, switched)  # or this test has seen nothing
+
+
+@pytest.mark.parametrize("kind", ["layernorm", "rmsnorm"])
+@pytest.mark.parametrize("placement", ["pre", "post", "peri"])
+def test_a_model_follows_the_switch(kind, placement):
+    config = TransformerConfig(
+        vocab_size=13, context=9, layers=2, width=24, heads=2, norm=kind, placement=placement, qk_norm="per_head"
+    )
+    model = Transformer(config, seed=1).double()
+    ids = torch.randint(13, (3, 9), generator=torch.Generator().manual_seed(2))
+    mask = torch.ones(3, 9, dtype=torch.bool).index_fill_(1, torch.tensor([0, 1]), False)
+
+    def run():
+        logits = model(ids, attention_mask=mask)
+        return logits, *torch.autograd.grad(logits.square().mean(), list(model.parameters()), materialize_grads=True)
+
+    expected = run()
+    with fast.enabled():
+        for ours, theirs in zip(run(), expected):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------
