@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import normlab
+from normlab import families
 from normlab.attention import QKNorm
 from normlab.inspect import LastHidden
 from normlab.norm_probe import Cast, Gain, NormReport
@@ -235,6 +236,15 @@ def test_other_blocks_and_stacks_of_one(sublayers, layers):
     assert [tuple(s.kind for s in b.sublayers) for b in blocks] == layers * [sublayers]
 
 
+@pytest.mark.parametrize(
+    "family", ["GPT2", "BERT", "Llama", "Mistral", "Qwen3", "Gemma2", "Gemma3", "OLMo2", "GPT-NeoX", "GPT-NeoX sequential"]
+)
+def test_a_family_rebuilt_is_wired_like_the_original(family):
+    theirs = tiny(family)
+    rebuilt = families.from_transformers(theirs)
+    assert without_names(normlab.inspect(rebuilt).stacks) == without_names(normlab.inspect(theirs).stacks)
+
+
 # --- torch's Transformer ----------------------------------------------------------------------------------------------
 
 
@@ -311,6 +321,11 @@ def test_a_norm_written_out_in_the_block_makes_the_placement_unknown(wire):
     assert mlp.placement is None and mlp.hidden_norm and mlp.formula == "x + F(x)"
 
 
+def test_a_norm_of_something_else_than_the_stream_makes_the_placement_unknown():
+    mlp = custom(lambda x, f, w: x + f(F.rms_norm(x.tanh() + x.roll(1, 1), (8,)))).sublayers[1]
+    assert mlp.placement is None and mlp.hidden_norm and mlp.inner_norms[0].kind is RMS
+
+
 def test_a_norm_deep_inside_a_sublayer_does_not():
     def normed_inside(x, f, w):
         return x + f[2](by_hand(f[1](f[0](x))))
@@ -333,6 +348,22 @@ def test_scales_views_and_writes_in_place(wire, formula):
     mlp = custom(wire).sublayers[1]
     placement = PRE if "N" in formula else Placement.NONE
     assert (mlp.kind, mlp.placement, mlp.formula) == ("mlp", placement, formula)
+
+
+def test_a_stream_that_grows_in_place_from_a_frozen_table():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.mlps = nn.Embedding(5, 8), nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+        def forward(self, ids):
+            x = self.table(ids)
+            for mlp in self.mlps:
+                x += mlp(F.rms_norm(x, (8,)))
+            return x
+
+    report = normlab.inspect(Model().requires_grad_(False))
+    assert report.stacks == ()  # there is no module that could be a block
 
 
 def test_where_the_stream_was_overwritten_autograd_cannot_tell_what_a_sublayer_does():
@@ -466,6 +497,7 @@ def test_no_stack_at_all():
 
 @pytest.mark.parametrize("family", ["Llama", "BERT", "OLMo2"])
 def test_frozen_weights_and_half_precision(family):
+    """All is found, what a sublayer does included, which takes autograd."""
     model = tiny(family).bfloat16().requires_grad_(False)
     assert normlab.inspect(model) == normlab.inspect(tiny(family))
 

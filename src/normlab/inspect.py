@@ -51,8 +51,8 @@ class SublayerReport:
     ``kind`` is "attention", "cross-attention", "mlp", "mixer" (tokens meet in another way) or "unknown".
     ``placement`` is None for a wiring without a name; ``formula`` says what was seen: x stream, F sublayer, N norm
     before it or on the stream, O norm of its output. ``inner_norms`` are those inside F, other than QK-norms.
-    ``shares_norm``: N is also the norm of the sublayer in parallel. ``hidden_norm``: F begins or ends with a norm that
-    is neither a module nor a call of torch's functional norms, so that the placement cannot be told.
+    ``shares_norm``: N is also the norm of the sublayer in parallel. ``hidden_norm``: F begins or ends with a norm of
+    its own, one written out by hand or not on just what F reads or returns, so that the placement cannot be told.
     """
 
     kind: str
@@ -150,8 +150,7 @@ def _example(model: nn.Module) -> torch.Tensor:
     if not weights:
         raise ValueError("a model without matrices has no width; pass an input: normlab.inspect(model, x)")
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(2, 4, weights[0].shape[-1], generator=generator)
-    return x.to(weights[0]).requires_grad_()
+    return torch.randn(2, 4, weights[0].shape[-1], generator=generator).to(weights[0].detach())
 
 
 def _stack(stack: Stack) -> StackReport:
@@ -297,7 +296,7 @@ class _Text:
         shared = " (shared)" if found.shares_norm else ""
         parts += [f"N = {self.norm(found.norm)}{shared}"] if found.norm else []
         parts += [f"O = {self.norm(found.output_norm)}"] if found.output_norm else []
-        parts += ["F begins or ends with a norm that is no module"] if found.hidden_norm else []
+        parts += ["F begins or ends with a norm of its own"] if found.hidden_norm else []
         parts += [f"QK-norm {self.qk_norm(found.qk_norm)}"] if found.qk_norm else []
         if found.kind == "attention" and not found.qk_norm:
             parts.append("no QK-norm")

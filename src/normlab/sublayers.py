@@ -320,26 +320,24 @@ class _Peeler:
     def product(self, logits: Node) -> Node | None:
         """The product of queries and keys that the scores come from: scaling, capping and masking lie between.
 
-        Keys depend on the stream, or on something from outside the block that is no parameter (another stack).
+        Keys depend on the stream; or, if there are none of these, on something from outside the block that is no
+        parameter (another stack).
         """
-        waiting = [logits]
-        while waiting:
-            node = waiting.pop()
-            moving = [p for p in node.parents if self.depends.get(p, False)]
-            if node.op in ("bmm", "baddbmm", "mm"):
-                query, key = node.parents[-2:]
-                if self.depends.get(query, False) and (self.depends.get(key, False) or self.from_outside(key)):
-                    return node
-            if node.op not in _PRODUCTS and not self.is_stream(node):
-                waiting += moving
-        return None
+        products = [n for n in self.closure(logits, self.ends_a_branch) if n.op in ("bmm", "baddbmm", "mm")]
+        moving = [n for n in products if all(self.depends.get(p, False) for p in n.parents[-2:])]
+        crossing = [n for n in products if self.depends.get(n.parents[-2], False) and self.from_outside(n.parents[-1])]
+        found = moving or crossing
+        return found[0] if len(found) == 1 else None
+
+    def ends_a_branch(self, node: Node) -> bool:
+        return node.op in _PRODUCTS or self.is_stream(node)
 
     def find_attention_norms(self, attention: Attention, norms: list[Norm]) -> None:
         """Which of the norms stand between a projection and its query, key or value, and where the rotation is."""
         rotated = []
         for name in ("query", "key", "value"):
             end = getattr(attention, name)
-            near = set() if end is None else self.closure(end, lambda n: n.op in _PRODUCTS or self.is_stream(n))
+            near = set() if end is None else self.closure(end, self.ends_a_branch)
             attention.norms[name] = [norm for norm in norms if norm.output in near]
             for norm in attention.norms[name] if name != "value" else ():
                 before = self.closure(norm.source, lambda n: n not in near)
@@ -372,19 +370,21 @@ class _Peeler:
         return any(n.op and n.index < self.start for n in self.closure(node, self.is_stream))
 
     def has_hidden_norm(self, sublayer: Sublayer) -> bool:
-        """True if operations of a norm stand in the branch before its first or behind its last product.
+        """True if the branch has a norm before its first or behind its last product, so that the placement is unclear.
 
-        Such a norm was written out there instead of being a module, so that the placement cannot be told.
+        It is one that is written out instead of being a module, or that does not act on just what the branch reads or
+        returns.
         """
         spans = [(n.call.start, n.call.end) for n in self.norms]
-        signs = {
+        signs = {n.output for n in sublayer.inner_norms}
+        signs |= {
             n
             for n in sublayer.region
             if _is_normalizing(n) and self.depends.get(n, False) and not any(s <= n.index < e for s, e in spans)
         }
         if not signs:
             return False
-        behind_products = self.closure(sublayer.output, lambda n: n.op in _PRODUCTS or self.is_stream(n))
+        behind_products = self.closure(sublayer.output, self.ends_a_branch)
         before_products = {self.x, sublayer.read}
         for node in sorted(sublayer.region, key=lambda n: n.index):
             if self.is_stream(node) or node.op not in _PRODUCTS and any(p in before_products for p in node.parents):

@@ -98,9 +98,16 @@ def trace(model: nn.Module, *args: Any, **kwargs: Any) -> Trace:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(recorder)
         stack.enter_context(_Functions(recorder))
-        output = model(*args, **kwargs)
+        output = model(*map(_tracked, args), **{name: _tracked(value) for name, value in kwargs.items()})
     (root,) = recorder.top.children
     return Trace(model, root, output, recorder.nodes)
+
+
+def _tracked(value: Any) -> Any:
+    """A floating-point tensor that autograd would not track (an input, rows of a frozen table), as one that it does."""
+    if isinstance(value, Tensor) and value.is_floating_point() and torch.is_grad_enabled() and not value.requires_grad:
+        return value.detach().requires_grad_().clone()
+    return value
 
 
 def tensors(structure: Any) -> list[Tensor]:
@@ -186,8 +193,7 @@ class _Recorder(TorchDispatchMode):
 
         def after(_, args, kwargs, output):
             self.close(tensors(output))
-            if isinstance(module, nn.Embedding) and torch.is_grad_enabled() and not output.requires_grad:
-                output.requires_grad_()  # frozen weights: let gradients start here
+            return _tracked(output) if isinstance(module, nn.Embedding) else output
 
         yield module.register_forward_pre_hook(before, with_kwargs=True)
         yield module.register_forward_hook(after, with_kwargs=True)

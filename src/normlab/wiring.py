@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from inspect import Parameter, signature
 from typing import Any
 
 from torch import nn
@@ -35,7 +36,10 @@ class Stack:
 def wiring_of(model: nn.Module, *args: Any, **kwargs: Any) -> "Wiring":
     """Run the model once and work out its wiring. A model of ``transformers`` keeps no cache of keys and values."""
     if hasattr(getattr(model, "config", None), "output_hidden_states"):
-        kwargs = {"output_hidden_states": True, "use_cache": False} | kwargs
+        taken = signature(model.forward).parameters.values()
+        any_name = any(p.kind is Parameter.VAR_KEYWORD for p in taken)
+        options = {"output_hidden_states": True, "use_cache": False}
+        kwargs = {name: v for name, v in options.items() if any_name or name in {p.name for p in taken}} | kwargs
     return Wiring(trace(model, *args, **kwargs))
 
 
