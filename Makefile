@@ -42,7 +42,7 @@ book: $(BOOK_READY) $(SOURCES_SEEN)  ## build the book (installs what it needs, 
 	@echo "or serve it with: make serve"
 
 test: $(TEST_READY) book  ## run every check (installs torch and the rest)
-	$(PY) -m pytest -rs
+	$(PY) -m pytest -rs -n auto --dist loadfile
 
 # --- more ---------------------------------------------------------------------------------------
 
