@@ -236,9 +236,10 @@ def test_other_blocks_and_stacks_of_one(sublayers, layers):
     assert [tuple(s.kind for s in b.sublayers) for b in blocks] == layers * [sublayers]
 
 
-@pytest.mark.parametrize(
-    "family", ["GPT2", "BERT", "Llama", "Mistral", "Qwen3", "Gemma2", "Gemma3", "OLMo2", "GPT-NeoX", "GPT-NeoX sequential"]
-)
+REBUILT = ("GPT2", "BERT", "Llama", "Mistral", "Qwen3", "Gemma2", "Gemma3", "OLMo2", "GPT-NeoX", "GPT-NeoX sequential")
+
+
+@pytest.mark.parametrize("family", REBUILT)
 def test_a_family_rebuilt_is_wired_like_the_original(family):
     theirs = tiny(family)
     rebuilt = families.from_transformers(theirs)
