@@ -110,6 +110,7 @@ def traps(dtype):
         "largest": largest * signs,
         "smallest": torch.finfo(dtype).tiny * signs,
         "large mean": torch.tensor([9998.5, 9999.5, 10000.5, 10001.5], dtype=dtype),
+        "tiny spread": 3e-7 + 1e-10 * ordinary,
         "overflowing squares": torch.tensor([300, 300, -300, 300], dtype=dtype),
         "NaN row": bad[NAN],
         "one NaN": one_nan,
@@ -153,6 +154,20 @@ def test_right_values_by_hand():
     assert fast.layer_norm(torch.full((2, 257), 10000.1), bias=torch.ones(257)).tolist() == [[1.0] * 257] * 2
     huge = torch.full((512,), 1e18)  # its squares sum to more than float32 has
     torch.testing.assert_close(fast.rms_norm(huge), torch.ones(512))
+    torch.testing.assert_close(fast.layer_norm(torch.cat([huge, -huge])), torch.cat([huge, -huge]).sign())
+
+
+@pytest.mark.parametrize(
+    "convention, weight, expected",
+    [
+        ("gemma", 7.96875, [8.9375, 2.984375, 2.984375, 14.9375]),  # with 1 + w in bfloat16: 9, 3, 3, 15
+        ("llama", 1.015625, [1.015625, 0.33984375, 0.33984375, 1.6875]),
+        ("olmo2", 1.015625, [1.015625, 0.337890625, 0.337890625, 1.6953125]),
+    ],
+)
+def test_the_conventions_round_where_they_should(convention, weight, expected):
+    x = torch.tensor([3.0, 1.0, 1.0, 5.0], dtype=torch.bfloat16)
+    assert fast.rms_norm(x, torch.full_like(x, weight), convention=convention).tolist() == expected
 
 
 @each_norm
@@ -223,7 +238,7 @@ def test_gradients_agree(name, dtype, width, mean, grad_mean):
 
 
 @each_norm
-@pytest.mark.parametrize("power", range(-36, 37, 4))
+@pytest.mark.parametrize("power", range(-36, 37, 3))
 def test_gradients_of_any_size(name, power):
     """With eps = 0 the result does not depend on the size of x, and the gradient is inverse to it."""
     x, grad, given = draw(17, 6, 40), draw(18, 6, 40), parameters(name, 40, torch.float64)
