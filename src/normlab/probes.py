@@ -161,7 +161,7 @@ def covariance_share(account: Sequence[VarianceStep]) -> float:
 class BlockStep:
     """How far one block moves the stream, each a mean over tokens.
 
-    ``cosine`` is the cosine between the block's input x and its output y, ``change`` is |y - x| / |x|.
+    ``cosine`` is the cosine between the block's input x and its output y, ``change`` is norm(y - x) / norm(x).
     """
 
     layer: int
@@ -180,7 +180,7 @@ def block_steps(records: Sequence[SublayerRecord], attention_mask: Tensor | None
 
 
 def relative_size(r: Tensor, x: Tensor, attention_mask: Tensor | None = None) -> float:
-    """|r| / |x| of each pair of vectors (last axis), averaged over the pairs, in float64."""
+    """norm(r) / norm(x) of each pair of vectors (last axis), averaged over the pairs, in float64."""
     r, x = _real(r.double(), attention_mask), _real(x.double(), attention_mask)
     return (r.norm(dim=-1) / x.norm(dim=-1)).mean().item()
 

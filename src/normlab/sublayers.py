@@ -70,7 +70,7 @@ class Sublayer:
     between parallel branches). The norms stand on what F reads, on what it returns, on the sum, and on the stream where
     the skip starts behind a norm. The scales multiply what F reads, what it adds and the stream; None stands for a
     learned one. ``shares_norm``: a parallel branch reads the same normed stream. ``region`` holds everything that went
-    into the output. ``hidden_norm``: see :meth:`_Peeler.has_hidden_norm`.
+    into the output. ``hidden_norm``: see ``_Peeler.has_hidden_norm``.
     """
 
     stream: Node
