@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import json
-import zlib
+import lzma
 
 # The first code cell of every notebook, word for word (tests/test_notebooks_clean.py compares).
 SETUP_CELL = """\
@@ -28,14 +28,14 @@ _STANDALONE = '''\
 import base64
 import importlib.util
 import json
+import lzma
 import sys
-import zlib
 from pathlib import Path
 
 
 def bring_package(folder, packed):
     """Write the package beside this notebook and make it importable."""
-    files = json.loads(zlib.decompress(base64.b64decode(packed)))
+    files = json.loads(lzma.decompress(base64.b85decode(packed)))
     for name, text in files.items():
         path = Path(folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,4 +53,4 @@ def standalone_cell(files: dict[str, str]) -> str:
     """The set-up cell of a copy that carries ``files`` (name below the folder -> text)."""
     content = json.dumps(files, sort_keys=True).encode()
     folder = f"normlab-{hashlib.sha256(content).hexdigest()[:8]}"
-    return _STANDALONE.format(folder=folder, packed=base64.b64encode(zlib.compress(content, 9)).decode())
+    return _STANDALONE.format(folder=folder, packed=base64.b85encode(lzma.compress(content, preset=9)).decode())
