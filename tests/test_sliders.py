@@ -40,7 +40,7 @@ def test_every_frame_can_be_put_together_again(shown):
 def test_start_frame_and_table_are_there_without_scripts(shown):
     slider("A line.", HEADERS, ROWS, line, start=1)
     html = re.sub(r"<script.*?</script>", "", shown[0]["text/html"], flags=re.S)
-    assert 'alt="A line. At α 1: size: 0.71."' in html and "data:image/svg+xml,<svg" in html
+    assert 'alt="A line. Here α 1 · size 0.71."' in html and "data:image/svg+xml,<svg" in html
     assert all(entry in html for row in ROWS for entry in row)
     assert "#" not in re.search(r'src="([^"]*)"', html)[1], "a data address ends at a #"
     assert "<input" not in html, "a slider that moves nothing misleads"
@@ -67,7 +67,7 @@ def test_words_of_the_reader_are_escaped(shown):
     slider("A < B", HEADERS, rows, line)
     html = shown[0]["text/html"]
     assert html.count("</script>") == 2 and "<b>" not in html.split("<script")[0]
-    assert data_of(html)["lines"][0] == "size: </script>"
+    assert data_of(html)["lines"][0] == "α <b> · size </script>"
 
 
 def test_printed_where_there_is_no_notebook(capsys):

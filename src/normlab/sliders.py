@@ -85,8 +85,8 @@ def slider(
     text = table_text(headers, rows)
     pictures = [_picture(draw, frame, panels, height) for frame in range(len(rows))]
     fixed, frames = _split(pictures)
-    lines = [" · ".join(f"{name}: {entry}" for name, entry in zip(headers[1:], row[1:])) for row in rows]
-    alts = [f"{alt} At {headers[0]} {row[0]}: {line}." for row, line in zip(rows, lines)]
+    lines = [" · ".join(f"{name} {entry}" for name, entry in zip(headers, row)) for row in rows]
+    alts = [f"{alt} Here {line}." for line in lines]
     data = {
         "label": headers[0],
         "positions": [row[0] for row in rows],
