@@ -17,8 +17,8 @@ from normlab.tables import table_html, table_text
 _HTML = """\
 <div class="normlab-slider" data-lm-suppress-shortcuts="true">\
 <img alt="{alt}" style="max-width:100%" src="data:image/svg+xml,{picture}">\
-<p class="normlab-slider-line" style="text-align:center" aria-live="polite">{line}</p>\
-<details><summary>All positions of the slider as a table</summary>{table}</details>\
+<p class="normlab-slider-line" style="text-align:center;font-size:0.9rem;margin:0.3rem" aria-live="polite">{line}</p>\
+<details style="font-size:0.9rem"><summary>All positions of the slider as a table</summary>{table}</details>\
 <script type="application/json">{data}</script>\
 <script>{program}</script></div>"""
 
@@ -32,7 +32,7 @@ _PROGRAM = """\
   const input = document.createElement('input'), name = document.createElement('label');
   Object.assign(input, {type: 'range', min: 0, max: frames.length - 1, step: 1, value: start});
   input.style.cssText = 'flex:1;min-width:8rem';
-  name.style.cssText = 'display:flex;gap:.8rem;align-items:center;max-width:30rem;margin:0 auto';
+  name.style.cssText = 'display:flex;gap:.8rem;align-items:center;max-width:30rem;margin:0 auto;font-size:0.9rem';
   name.append(label, input);
   const show = () => {
     const k = +input.value, svg = fixed.map((part, i) => part + (frames[k][i] || '')).join('');

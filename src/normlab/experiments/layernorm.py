@@ -23,6 +23,11 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def plain(number: float) -> str:
+    """The number as people write it: 1e-5, not 1e-05."""
+    return f"{number:g}".replace("e-0", "e-").replace("-", "−" if number < 0 else "-")
+
+
 # --- one token --------------------------------------------------------------------------------------------------
 
 TOKEN = torch.tensor([2.1, 3.9, 0.6, 5.2, 2.8, 1.4, 4.4, 3.1, 0.2, 2.5, 6.3, 1.9], dtype=torch.float64)
@@ -96,9 +101,9 @@ class Upstream:
         for name, value in zip(("W", "h", "c"), draws):
             object.__setattr__(self, name, value)
 
-    def output(self, W: Tensor) -> Tensor:
-        """What the norm returns, [tokens, 32]."""
-        return functional.layer_norm((W @ self.h).T, eps=self.eps)
+    def output(self, W: Tensor, bias: Tensor | float = 0.0) -> Tensor:
+        """What the norm returns, [tokens, 32]; ``bias`` [32, 1] stands between W and the norm."""
+        return functional.layer_norm((W @ self.h + bias).T, eps=self.eps)
 
     def gradient(self, W: Tensor) -> Tensor:
         W = W.clone().requires_grad_()

@@ -35,7 +35,7 @@ def circle(ax: Axes, outputs: Tensor) -> None:
     ax.plot(3**0.5 * angle.cos(), 3**0.5 * angle.sin(), "--", color=INK, linewidth=1)
     points = in_the_plane(outputs)
     ax.plot(points[:, 0], points[:, 1], "o", color=BLUE, markersize=6)
-    ax.set(title="LayerNorm's output, seen along (1, 1, 1)", xlim=(-3.6, 3.6), ylim=(-1.9, 1.9), aspect="equal")
+    ax.set(title="On the circle, until the spread comes near √ε", xlim=(-3.6, 3.6), ylim=(-1.9, 1.9), aspect="equal")
     ax.set(xticks=range(-3, 4), yticks=(-1, 0, 1))
 
 
@@ -48,7 +48,7 @@ def learned_gains(axes: Sequence[Axes], names: Sequence[str], results: Sequence[
         left.plot(n, runs.T, color=color, **SEED)
         left.plot(n, runs.mean(0), color=color, label=f"{'mean' if which == 'mean' else which + 'imum'}")
     left.axhline(1, color=INK, linestyle="--", linewidth=1)
-    left.set(title="Gains leave 1 …", ylabel="gain γ", ylim=(0, None))
+    left.set(title="Gains leave 1 …", ylabel="gain γ", ylim=(0.6, 1.25))
     left.legend(loc="lower right", fontsize=11)
     biases = torch.tensor([r["bias"] for r in results])
     right.plot(n, biases.T, color=PINK, **SEED)
