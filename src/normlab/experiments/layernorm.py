@@ -131,9 +131,9 @@ class Rule:
 
 RULES = (
     Rule("SGD", torch.optim.SGD, {"lr": 0.1}),
-    Rule("SGD + decay", torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.04}),
+    Rule("SGD, decay", torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.04}),
     Rule("Adam", torch.optim.Adam, {"lr": 0.01, "eps": 1e-12}),
-    Rule("AdamW + decay", torch.optim.AdamW, {"lr": 0.01, "eps": 1e-12, "weight_decay": 0.5}),
+    Rule("AdamW, decay", torch.optim.AdamW, {"lr": 0.01, "eps": 1e-12, "weight_decay": 0.5}),
 )
 
 

@@ -79,15 +79,15 @@ def lengths(axes: Sequence[Axes], courses: dict[str, Course], starts: dict[str, 
     for (label, course), color in zip(courses.items(), (BLUE, GREEN, ORANGE, PINK)):
         left.plot(course.length[::4], color=color, label=label)
     ticks = (0, 50, 100, 150, 200)  # every fourth step is drawn
-    left.set(title="Only decay stops the growth", xlabel="step", ylabel="length of W", ylim=(0, None))
-    left.legend(fontsize=11)
+    left.set(title="Only decay stops the growth", xlabel="step", ylabel="length of W", ylim=(0, 10.5))
+    left.legend(fontsize=11, loc="upper left")
     right.set_yscale("log")
     for (label, course), color in zip(starts.items(), (ORANGE, GREEN, BLUE)):
         smooth = torch.tensor(course.turn).unflatten(0, (-1, 10)).mean(1)
         right.plot(torch.arange(len(smooth)) * 10 + 5, smooth, color=color, label=label)
     right.axhline(balance, color=INK, linestyle="--", linewidth=1.2)
     plain_log(right.yaxis, (0.001, 0.01, 0.1, 1))
-    right.set(title="… and then every start is one", xlabel="step", ylabel="turn per step (radians)")
+    right.set(title="… and forgets the start", xlabel="step", ylabel="turn per step (radians)")
     right.legend(fontsize=11, title="start")
     left.set_xticks(ticks, [str(4 * t) for t in ticks])
 
