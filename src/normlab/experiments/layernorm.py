@@ -230,13 +230,13 @@ def digits_accuracy(norm: bool, scale: float, lr: float, seed: int, steps: int =
 # --- where the immunity ends --------------------------------------------------------------------------------------
 
 
-def change_of_logits(placement: Placement | str, factor: float, which: str, seed: int = 0, eps: float | None = None) -> float:
+def change_of_logits(placement: Placement | str, factor: float, which: str, seed: int = 0, **options) -> float:
     """Relative change (Euclidean) of the logits of a 4-block stack when weights are multiplied by ``factor``.
 
     ``which``: "one writer" (MLP down of the second block), "one reader" (its up), or "whole stream" (embeddings and
-    all writers).
+    all writers). ``options`` are those of the config.
     """
-    model = walk.fresh_stack(4, seed, placement=placement, eps=eps)
+    model = walk.fresh_stack(4, seed, placement=placement, **options)
     ids = walk.reading(64, 4)[0]
     mlp = model.blocks[1].residuals[1].sublayer
     whole = [w for name, w in model.named_parameters() if name.endswith((".out.weight", ".down.weight")) or "embedding" in name]
