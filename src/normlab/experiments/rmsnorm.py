@@ -1,9 +1,11 @@
 """Chapter 4: what is lost and gained by leaving out the mean?"""
 
 import copy
+import importlib
 import math
 import re
 import time
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from statistics import fmean, stdev
@@ -376,32 +378,27 @@ PAPER_SECONDS = {  # LayerNorm, RMSNorm, pRMSNorm with 6.25 % of the features: Z
 }
 
 
+_CLASSES = {
+    "t5": "T5LayerNorm",
+    "llama": "LlamaRMSNorm",
+    "mistral": "MistralRMSNorm",
+    "qwen2": "Qwen2RMSNorm",
+    "qwen3": "Qwen3RMSNorm",
+    "gemma": "GemmaRMSNorm",
+    "gemma2": "Gemma2RMSNorm",
+    "gemma3": "Gemma3RMSNorm",
+    "olmo2": "Olmo2RMSNorm",
+}
+
+
 def published_norms(width: int = 256) -> dict[str, nn.Module]:
-    """The RMSNorms of the transformers library by family, fresh; {} where the library is missing."""
+    """The RMSNorms of the transformers library by the name of the model, fresh; {} where the library is missing."""
     try:
-        from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
-        from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
-        from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
-        from transformers.models.llama.modeling_llama import LlamaRMSNorm
-        from transformers.models.mistral.modeling_mistral import MistralRMSNorm
-        from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
-        from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
-        from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
-        from transformers.models.t5.modeling_t5 import T5LayerNorm
+        with warnings.catch_warnings(action="ignore"):  # tqdm misses widgets that nobody asked for
+            models = {name: importlib.import_module(f"transformers.models.{name}.modeling_{name}") for name in _CLASSES}
     except ImportError:
         return {}
-    classes = {
-        "T5": T5LayerNorm,
-        "Llama": LlamaRMSNorm,
-        "Mistral": MistralRMSNorm,
-        "Qwen 2": Qwen2RMSNorm,
-        "Qwen 3": Qwen3RMSNorm,
-        "Gemma": GemmaRMSNorm,
-        "Gemma 2": Gemma2RMSNorm,
-        "Gemma 3": Gemma3RMSNorm,
-        "OLMo 2": Olmo2RMSNorm,
-    }
-    return {family: kind(width, eps=1e-6) for family, kind in classes.items()}
+    return {name: getattr(models[name], kind)(width, eps=1e-6) for name, kind in _CLASSES.items()}
 
 
 def randomized(norm: nn.Module, seed: int = 11) -> nn.Module:
@@ -424,16 +421,18 @@ def conventions_of(norm: nn.Module, x: Tensor) -> list[Convention]:
 def tiny_models() -> dict[str, nn.Module]:
     """Models of the transformers library with 2 blocks and random weights, by family; {} where it is missing."""
     try:
-        from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+        with warnings.catch_warnings(action="ignore"):
+            import transformers as hf
     except ImportError:
         return {}
     shape = {"vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
-    heads, ends = {"num_attention_heads": 2, "num_key_value_heads": 2}, {"bos_token_id": 0, "eos_token_id": 0}
-    with torch.random.fork_rng():
+    shape |= {"num_attention_heads": 2, "num_key_value_heads": 2}
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
         return {
-            "GPT-2": GPT2LMHeadModel(GPT2Config(8, n_positions=8, n_embd=16, n_layer=2, n_head=2, **ends)),
-            "Llama": LlamaForCausalLM(LlamaConfig(**shape, **heads, **ends)),
-            "Qwen 3": Qwen3ForCausalLM(Qwen3Config(**shape, **heads, **ends, head_dim=8)),
+            "GPT-2": hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=8, n_embd=16, n_layer=2, n_head=2, **ends)),
+            "Llama": hf.LlamaForCausalLM(hf.LlamaConfig(**shape, **ends)),
+            "Qwen 3": hf.Qwen3ForCausalLM(hf.Qwen3Config(**shape, **ends, head_dim=8)),
         }
 
 
