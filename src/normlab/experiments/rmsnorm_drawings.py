@@ -28,16 +28,16 @@ def steps(axes: Sequence[Axes], states: dict[str, Sequence[Tensor]]) -> None:
         for level, (row, name) in enumerate(zip(rows, names)):
             if not name:
                 continue
-            base = -8.0 * level
+            base = -7.5 * level
             ax.bar(range(1, len(row) + 1), row, bottom=base, color=INK if level == 0 else color, width=0.7)
             ax.axhline(base, color=INK, linewidth=0.8)
-            ax.text(0.4, base + 4.6, name, color=INK if level == 0 else color, fontsize=11)
+            ax.text(0.4, base + max(row.max().item(), 2.2) + 0.7, name, color=INK if level == 0 else color, fontsize=11)
         x = rows[0]
         if len(names[1]):
             ax.axhline(x.mean().item(), color=BLUE, linestyle="--", linewidth=1)
         else:
             ax.axhline(x.square().mean().sqrt().item(), color=ORANGE, linestyle="--", linewidth=1)
-        ax.set(title=title, xlabel="feature", yticks=[], ylim=(-20, 7))
+        ax.set(title=title, xlabel="feature", xticks=(1, 4, 8, 12), yticks=[], ylim=(-18, 8))
         ax.grid(False)
         ax.spines["left"].set_visible(False)
 
@@ -84,6 +84,7 @@ def paired_differences(ax: Axes, differences: Sequence[float], center: float, ha
         xlim=(-edge, edge),
         ylim=(-3.3, len(differences)),
         yticks=range(0, len(differences), 3),
+        xticks=(-0.006, -0.003, 0, 0.003, 0.006),
     )
 
 
@@ -93,8 +94,8 @@ def half_types(ax: Axes, sizes: Sequence[float], results: dict[str, Sequence[flo
         ax.plot(sizes, values, style, color=color, label=name, linewidth=4 if color is GREEN else 2)
     ax.axvline(256, color=INK, linestyle=":", linewidth=1)
     _label(ax, "256", (256, 0.5), (5, 0), INK)
-    ax.set_xscale("log", base=2)
-    plain_log(ax.xaxis, (1 / 1024, 1 / 64, 1 / 4, 4, 64, 4096))
+    ax.set_xscale("log")
+    plain_log(ax.xaxis, (0.001, 0.01, 0.1, 1, 10, 100, 1000))
     ax.set(title="In float16 a large token becomes zero", xlabel="size of the input", ylabel="size of the output")
     ax.set_ylim(-0.06, 1.2)
     ax.legend(loc="lower left", bbox_to_anchor=(0.12, 0.05), fontsize=11)
@@ -129,7 +130,7 @@ def traffic(axes: Sequence[Axes], passes: dict[str, Sequence[tuple[int, int]]]) 
     axes[0].set_yticklabels(names, fontsize=11)
     axes[0].set_xlim(0, 17)
     axes[1].set_xlim(0, 50)
-    _label(axes[1], "read", (1, 5.0), (50, 2), BLUE, fontsize=11)
-    _label(axes[1], "written", (1, 5.0), (80, 2), ORANGE, fontsize=11)
+    _label(axes[1], "read", (14, 2), (0, -4), BLUE, fontsize=11)
+    _label(axes[1], "written", (27, 2), (0, -4), ORANGE, fontsize=11)
 
 
