@@ -83,6 +83,11 @@ def passages(sequences: int = BATCH, seed: int = 99) -> Tensor:
     return data.windows(data.corpus().val, sequences, TOKENS, torch.Generator().manual_seed(seed))[0]
 
 
+def passage_loss(model: Transformer, ids: Tensor) -> Tensor:
+    """Mean loss of predicting ids[:, 1:] from what stands before, in nats per token."""
+    return training.next_token_loss(model, ids[:, :-1], ids[:, 1:])
+
+
 def mean_share(x: Tensor) -> float:
     """Which part of the mean square of vectors x [..., d] is their squared mean; the average over the vectors.
 

@@ -62,8 +62,7 @@ def mean_shares(axes: Sequence[Axes], shares: dict[str, dict[str, Sequence[Seque
             percent = 100 * torch.tensor(runs).T
             ax.plot(percent, color=NORM_COLORS[norm], **SEEDS)
             ax.plot(percent.mean(1), color=NORM_COLORS[norm], label=NORMS[norm])
-        ax.axhline(100 / width, color=INK, linestyle="--", linewidth=1)
-        _label(ax, "random vector: 1/d", (0, 100 / width), (2, 4), INK, fontsize=11)
+        ax.axhline(100 / width, color=INK, linestyle="--", linewidth=1, label="random vector, 1/d")
         ax.set(title=title, xlabel="sublayer", ylim=(0, 6))
     axes[0].set_ylabel("mean² of mean square (%)")
     axes[1].legend(loc="upper right")
@@ -106,13 +105,13 @@ def variance_errors(ax: Axes, means: Sequence[float], errors: dict[str, Sequence
     for (name, values), color in zip(errors.items(), COLORS):
         ax.plot(means, values, "o-", color=color, label=name, markersize=4)
     ax.axhline(1, color=INK, linestyle=":", linewidth=1)
-    _label(ax, "all digits lost", (means[0], 1), (0, 5), INK)
+    _label(ax, "as large as the variance itself", (means[0], 1), (0, 5), INK)
     ax.set_xscale("log")
     ax.set_yscale("log")
     plain_log(ax.xaxis, means)
     ax.set(title="The difference of squares breaks first", xlabel="mean (spreads)", ylabel="relative error")
     ax.set_ylim(1e-9, 1e3)
-    ax.legend(loc="upper left", bbox_to_anchor=(0, 0.86), fontsize=11)
+    ax.legend(loc="upper left", bbox_to_anchor=(0, 0.76), fontsize=11)
 
 
 def traffic(axes: Sequence[Axes], passes: dict[str, Sequence[tuple[int, int]]]) -> None:
