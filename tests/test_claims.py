@@ -54,7 +54,7 @@ def test_tables_are_checked_and_aligned(capsys):
     assert capsys.readouterr().out == "rule       x\na        1.0\nlonger  12.5\n"
     with pytest.raises(ValueError, match="2 columns"):
         tables.table(["rule", "x"], [["a"]])
-    assert "&lt;b&gt;" in tables._html(["h"], [["<b>"]], "")
+    assert "&lt;b&gt;" in tables.table_html(["h"], [["<b>"]], "")
 
 
 def test_columns_of_numbers_are_right_aligned_and_columns_of_text_left(capsys):

@@ -77,7 +77,7 @@ def figure(alt: str, panels: int = 1, height: float = 3.4):
         fig, axes = plt.subplots(1, panels, figsize=(6.4, height), layout="constrained")
         try:
             yield axes
-            svg = _slim_svg(fig)
+            svg = slim_svg(fig)
         finally:
             plt.close(fig)
     data = {"image/svg+xml": svg, "text/plain": alt}
@@ -85,7 +85,7 @@ def figure(alt: str, panels: int = 1, height: float = 3.4):
         print(alt)
 
 
-def _slim_svg(fig: plt.Figure) -> str:
+def slim_svg(fig: plt.Figure) -> str:
     """The drawing without prolog, metadata and comments, coordinates to a tenth of a point: half the bytes, the same picture."""
     file = io.StringIO()
     fig.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))

@@ -15,11 +15,8 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: str = 
     Raises:
         ValueError: a row whose length differs from the header's.
     """
-    for row in rows:
-        if len(row) != len(headers):
-            raise ValueError(f"a table of {len(headers)} columns has a row of {len(row)}: {row}")
-    text = _text(headers, rows, caption)
-    if not publish({"text/plain": text, "text/html": _html(headers, rows, caption)}):
+    text = table_text(headers, rows, caption)
+    if not publish({"text/plain": text, "text/html": table_html(headers, rows, caption)}):
         print(text)
 
 
@@ -29,7 +26,11 @@ def _alignments(headers, rows):
     return [i > 0 and all(number.match(row[i]) for row in rows) for i in range(len(headers))]
 
 
-def _text(headers, rows, caption):
+def table_text(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:
+    """The table as aligned text; errors as in :func:`table`."""
+    for row in rows:
+        if len(row) != len(headers):
+            raise ValueError(f"a table of {len(headers)} columns has a row of {len(row)}: {row}")
     lines = [headers, *rows]
     right = _alignments(headers, rows)
     widths = [max(len(line[i]) for line in lines) for i in range(len(headers))]
@@ -39,7 +40,8 @@ def _text(headers, rows, caption):
     return "\n".join(([caption] if caption else []) + body)
 
 
-def _html(headers, rows, caption):
+def table_html(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> str:
+    """The table as HTML that scrolls sideways where it is too wide; its rows are not checked."""
     styles = [f'style="text-align:{"right" if r else "left"}"' for r in _alignments(headers, rows)]
     head = "".join(f'<th scope="col" {style}>{escape(h)}</th>' for h, style in zip(headers, styles))
     body = "".join(
