@@ -7,6 +7,7 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor
 
+from normlab import functional
 from normlab.experiments.rmsnorm import NORMS
 from normlab.figures import BLUE, COLORS, GREEN, INK, ORANGE, plain_log
 
@@ -42,17 +43,20 @@ def steps(axes: Sequence[Axes], states: dict[str, Sequence[Tensor]]) -> None:
         ax.spines["left"].set_visible(False)
 
 
-def shift(ax: Axes, shifts: Sequence[float], changes: dict[str, Sequence[float]]) -> None:
-    """How far the output moves when a constant is added to the input."""
-    for (norm, change), color in zip(changes.items(), (BLUE, ORANGE)):
-        ax.plot(shifts, change, color=color)
-        _label(ax, norm, (shifts[-1], change[-1]), (-4, 7), color, ha="right")
-    ax.set(
-        title="A shift that one norm does not see",
-        xlabel="constant added to every feature (spreads)",
-        ylabel="change of output (rms)",
-        ylim=(-0.06, 1.75),
-    )
+def shift(axes: Sequence[Axes], token: Tensor, c: float) -> None:
+    """A token [d] plus the constant c, and what both norms make of it."""
+    left, right = axes
+    features = torch.arange(1, len(token) + 1)
+    left.bar(features, token + c, color=INK, width=0.7)
+    left.axhline((token + c).mean().item(), color=INK, linestyle="--", linewidth=1)
+    left.set(title="The token, shifted …", xlabel="feature", ylim=(-3, 8), xticks=(1, 4, 8, 12))
+    for norm, color, side in ((functional.layer_norm, BLUE, -0.2), (functional.rms_norm, ORANGE, 0.2)):
+        right.bar(features + side, norm(token + c, eps=0.0), color=color, width=0.4)
+    right.text(0.5, 2.75, "LayerNorm", color=BLUE, fontsize=11)
+    right.text(6.5, 2.75, "RMSNorm", color=ORANGE, fontsize=11)
+    right.set(title="… and normalized", xlabel="feature", ylim=(-2.6, 3.4), xticks=(1, 4, 8, 12))
+    for ax in axes:
+        ax.axhline(0, color=INK, linewidth=0.8)
 
 
 def mean_shares(axes: Sequence[Axes], shares: dict[str, dict[str, Sequence[Sequence[float]]]], width: int) -> None:
