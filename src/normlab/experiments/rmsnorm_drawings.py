@@ -1,7 +1,6 @@
 """The drawings of chapter 4. Every function draws computed or recorded data on the given axes and returns nothing."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -11,7 +10,6 @@ from normlab import functional
 from normlab.experiments.rmsnorm import NORMS
 from normlab.figures import BLUE, COLORS, GREEN, INK, ORANGE, plain_log
 
-SEEDS: dict[str, Any] = {"alpha": 0.45, "linewidth": 0.8}  # single seeds stand behind their mean
 NORM_COLORS = dict(zip(NORMS, (BLUE, ORANGE)))
 
 
@@ -44,16 +42,16 @@ def steps(axes: Sequence[Axes], states: dict[str, Sequence[Tensor]]) -> None:
 
 
 def shift(axes: Sequence[Axes], token: Tensor, c: float) -> None:
-    """A token [d] plus the constant c, and what both norms make of it."""
+    """A token [d] plus the constant c, and what both norms make of it. Outlines: each is a single element to change."""
     left, right = axes
     features = torch.arange(1, len(token) + 1)
-    left.bar(features, token + c, color=INK, width=0.7)
-    left.axhline((token + c).mean().item(), color=INK, linestyle="--", linewidth=1)
+    left.plot(features, token + c, color=INK, drawstyle="steps-mid")
+    left.plot([1, len(token)], [(token + c).mean().item()] * 2, "--", color=INK, linewidth=1)
     left.set(title="The token, shifted …", xlabel="feature", ylim=(-3, 8), xticks=(1, 4, 8, 12))
-    for norm, color, side in ((functional.layer_norm, BLUE, -0.2), (functional.rms_norm, ORANGE, 0.2)):
-        right.bar(features + side, norm(token + c, eps=0.0), color=color, width=0.4)
-    right.text(0.5, 2.75, "LayerNorm", color=BLUE, fontsize=11)
-    right.text(6.5, 2.75, "RMSNorm", color=ORANGE, fontsize=11)
+    for norm, color in ((functional.layer_norm, BLUE), (functional.rms_norm, ORANGE)):
+        right.plot(features, norm(token + c, eps=0.0), color=color, drawstyle="steps-mid")
+    right.text(1, 2.75, "LayerNorm", color=BLUE, fontsize=11)
+    right.text(7, 2.75, "RMSNorm", color=ORANGE, fontsize=11)
     right.set(title="… and normalized", xlabel="feature", ylim=(-2.6, 3.4), xticks=(1, 4, 8, 12))
     for ax in axes:
         ax.axhline(0, color=INK, linewidth=0.8)
@@ -64,7 +62,8 @@ def mean_shares(axes: Sequence[Axes], shares: dict[str, dict[str, Sequence[Seque
     for ax, (when, title) in zip(axes, {"before": "At initialization …", "after": "… and trained"}.items()):
         for norm, runs in shares[when].items():
             percent = 100 * torch.tensor(runs).T
-            ax.plot(percent, color=NORM_COLORS[norm], **SEEDS)
+            low, high = percent.min(1).values, percent.max(1).values
+            ax.fill_between(range(len(percent)), low, high, color=NORM_COLORS[norm], alpha=0.2, linewidth=0)
             ax.plot(percent.mean(1), color=NORM_COLORS[norm], label=NORMS[norm])
         ax.axhline(100 / width, color=INK, linestyle="--", linewidth=1, label="random vector, 1/d")
         ax.set(title=title, xlabel="sublayer", ylim=(0, 6))
