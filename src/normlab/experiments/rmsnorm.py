@@ -1,0 +1,493 @@
+"""Chapter 4: what is lost and gained by leaving out the mean?"""
+
+import copy
+import importlib
+import math
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from statistics import fmean, stdev
+
+import torch
+import torch.fx
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from normlab import data, device, fast, functional, optimizers, probes, training
+from normlab.functional import Convention
+from normlab.norms import NormKind
+from normlab.record import Recipe, grid
+from normlab.transformer import MLP, Transformer, TransformerConfig
+
+# --- small language models that differ in the norm alone ------------------------------------------------------------
+
+TOKENS = 32
+BATCH = 16
+SETTINGS = {"layers": 4, "width": 48, "steps": 300, "lr": 3e-3}
+NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
+
+
+def small_model(norm: str, seed: int, layers: int = 4, width: int = 48, **options) -> Transformer:
+    """The chapter's trained model: Pre-Norm, 4 heads, GELU, characters of Hamlet, eps 1e-5 in either norm."""
+    config = TransformerConfig(
+        vocab_size=len(data.corpus().vocabulary),
+        context=TOKENS,
+        layers=layers,
+        width=width,
+        heads=4,
+        norm=NormKind(norm),
+        eps=1e-5,
+        **options,
+    )
+    return Transformer(config, seed)
+
+
+def train_small_model(
+    norm: str, seed: int, layers: int = 4, width: int = 48, steps: int = 300, lr: float = 3e-3, progress: str | None = None
+) -> tuple[Transformer, dict]:
+    """Train it with AdamW (see :func:`normlab.training.train`); the model, on the CPU, and what a record keeps of it.
+
+    A tenth of the steps warms up, a cosine ends at 0, gradients are clipped at norm 1, nothing decays; on one thread.
+    The same seed means the same first weights and the same batches whichever the norm.
+
+    Returns:
+        ``loss``: validation loss. ``before`` and ``after``: :func:`mean_shares` of the stream.
+    """
+    corpus = data.corpus()
+    model = small_model(norm, seed, layers, width)
+    before = mean_shares(model)
+    with device.single_thread(), fast.enabled():
+        model.to(device.pick())
+        training.train(
+            model,
+            data.sampler(corpus.train.to(device.pick()), BATCH, TOKENS),
+            steps,
+            lr=lr,
+            seed=1000 + seed,
+            warmup=steps // 10,
+            floor=0.0,
+            clip=1.0,
+            progress=progress,
+        )
+        model.cpu()
+        loss = training.validation_loss(model, data.sampler(corpus.val, BATCH, TOKENS), count=32)
+    return model, {"loss": loss, "before": before, "after": mean_shares(model)}
+
+
+def passages(sequences: int = BATCH, seed: int = 99) -> Tensor:
+    """Token ids [sequences, TOKENS] from the held-out part of Hamlet."""
+    return data.windows(data.corpus().val, sequences, TOKENS, torch.Generator().manual_seed(seed))[0]
+
+
+def passage_loss(model: Transformer, ids: Tensor) -> Tensor:
+    """Mean loss of predicting ids[:, 1:] from what stands before, in nats per token."""
+    return training.next_token_loss(model, ids[:, :-1], ids[:, 1:])
+
+
+def mean_share(x: Tensor) -> float:
+    """Which part of the mean square of vectors x [..., d] is their squared mean; the average over the vectors.
+
+    For a vector of independent entries with mean 0 the expectation is 1/d.
+    """
+    x = x.double()
+    return (x.mean(-1).square() / x.square().mean(-1)).mean().item()
+
+
+def mean_shares(model: Transformer) -> list[float]:
+    """:func:`mean_share` of the stream before the first sublayer and after each one, in float64."""
+    with device.single_thread():
+        records = probes.record(copy.deepcopy(model).double(), passages())
+    return [mean_share(x) for x in (records[0].stream, *(r.stream_after for r in records))]
+
+
+T_QUANTILES = {4: 2.7764, 7: 2.3646, 9: 2.2622}  # Student's t, 97.5 %, by degrees of freedom
+
+
+def paired_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
+    """Mean of the paired differences second - first, and half the width of its 95 % t-interval (5, 8 or 10 pairs)."""
+    differences = [b - a for a, b in zip(first, second, strict=True)]
+    n = len(differences)
+    return fmean(differences), T_QUANTILES[n - 1] * stdev(differences) / math.sqrt(n)
+
+
+# --- an LN model becomes an RMSNorm model, and an RMSNorm model is rotated ------------------------------------------
+
+
+def to_rmsnorm(model: Transformer, center: bool = True) -> Transformer:
+    """The Pre-LN model as an RMSNorm model that computes the same function, in float64.
+
+    1. Everything that writes to the stream (embeddings, attention's output, the MLP's second matrix) loses its mean
+       over the features, so that the stream has mean 0 everywhere. LayerNorm never saw that mean.
+    2. On such a stream LayerNorm is RMSNorm plus its bias, which moves into the matrices that read: W beta.
+
+    ``center=False`` leaves out the first step, and then it is not the same function.
+
+    Source: Jiang et al. 2023, arXiv:2305.14858.
+    """
+    config = model.config.replace(
+        norm=NormKind.RMSNORM, eps=model.config.eps or 1e-5, attention_bias=True, mlp_bias=True, head_bias=True
+    )
+    new, old = Transformer(config).double(), copy.deepcopy(model).double()
+    left = new.load_state_dict(old.state_dict(), strict=False)
+    with torch.no_grad():
+        for name in left.missing_keys:  # the biases of the linear layers
+            new.get_parameter(name).zero_()
+        for norm, readers in zip(_norms(old), _readers(new), strict=True):
+            for reader in readers:
+                reader.bias.copy_(reader.weight @ norm.bias)
+        for table in new.embedding_tables() if center else ():
+            table.weight -= table.weight.mean(1, keepdim=True)
+        for writer in _writers(new) if center else ():
+            writer.weight -= writer.weight.mean(0, keepdim=True)
+    return new
+
+
+def rotated(model: Transformer, Q: Tensor, fold: bool = True) -> Transformer:
+    """The model with its whole stream in other coordinates: x becomes Q x [d, d] orthogonal; float64.
+
+    ``fold`` first moves the gains of the norms into the matrices that read; with them in place, rotating is wrong.
+    """
+    model = copy.deepcopy(model).double()
+    with torch.no_grad():
+        for norm, readers in zip(_norms(model), _readers(model), strict=True):
+            if fold:
+                for reader in readers:
+                    reader.weight *= norm.weight
+                norm.weight.fill_(1)
+            for reader in readers:
+                reader.weight.copy_(reader.weight @ Q.T)
+        for table in model.embedding_tables():
+            table.weight.copy_(table.weight @ Q.T)
+        for writer in _writers(model):
+            writer.weight.copy_(Q @ writer.weight)
+            if writer.bias is not None:
+                writer.bias.copy_(Q @ writer.bias)
+    return model
+
+
+def rotation(width: int, seed: int = 0) -> Tensor:
+    """A random orthogonal matrix [d, d] in float64."""
+    draw = torch.randn(width, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.linalg.qr(draw).Q
+
+
+def _sublayers(model: Transformer) -> list:
+    return [residual.sublayer for block in model.blocks for residual in block.residuals]
+
+
+def _norms(model: Transformer) -> list[nn.Module]:
+    return [*(residual.norm for block in model.blocks for residual in block.residuals), model.final_norm]
+
+
+def _readers(model: Transformer) -> list[list[nn.Linear]]:
+    """The linear layers behind each norm of :func:`_norms`."""
+    inner = [[s.up] if isinstance(s, MLP) else [s.query, s.key, s.value] for s in _sublayers(model)]
+    return [*inner, [model.head]]
+
+
+def _writers(model: Transformer) -> list[nn.Linear]:
+    return [s.down if isinstance(s, MLP) else s.out for s in _sublayers(model)]
+
+
+def logit_difference(first: Transformer, second: Transformer) -> float:
+    """The largest difference between the logits of two models, as a share of the largest logit; float64."""
+    with torch.no_grad(), device.single_thread():
+        a, b = (copy.deepcopy(m).double()(passages()) for m in (first, second))
+    return ((a - b).abs().max() / a.abs().max()).item()
+
+
+# --- number formats -------------------------------------------------------------------------------------------------
+
+
+def rms_norm_within(x: Tensor, eps: float = 1e-6) -> Tensor:
+    """RMSNorm that computes everything in the dtype of x: what one must not do in float16."""
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+
+
+def size_after(norm: Callable[[Tensor], Tensor], sizes: Iterable[float], dtype: torch.dtype, width: int = 64) -> list[float]:
+    """Size of norm(x) for vectors of +s and -s in turn, s in ``sizes``, given in ``dtype``. Correct is 1."""
+    signs = torch.tensor([1.0, -1.0]).repeat(width // 2)
+    return [probes.size(norm((s * signs).to(dtype))) for s in sizes]
+
+
+# --- what a norm does to memory -------------------------------------------------------------------------------------
+
+
+def article_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """LayerNorm as one writes it down from the formula, for inputs that are not half types."""
+    mean = x.mean(-1, keepdim=True)
+    variance = (x - mean).square().mean(-1, keepdim=True)
+    return weight * (x - mean) / (variance + eps).sqrt() + bias
+
+
+def article_rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """RMSNorm as one writes it down from the formula, for inputs that are not half types."""
+    return weight * x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+
+
+def implementations(width: int) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Six ways to compute a norm over float32 features, with random gains and biases, by name."""
+    weight, bias = (torch.randn(width, generator=torch.Generator().manual_seed(s)).requires_grad_() for s in (1, 2))
+    return {
+        "LayerNorm, by hand": lambda x: article_layer_norm(x, weight, bias),
+        "RMSNorm, by hand": lambda x: article_rms_norm(x, weight),
+        "F.layer_norm": lambda x: F.layer_norm(x, (width,), weight, bias),
+        "F.rms_norm": lambda x: F.rms_norm(x, (width,), weight, 1e-6),
+        "normlab.fast LayerNorm": lambda x: fast.layer_norm(x, weight, bias),
+        "normlab.fast RMSNorm": lambda x: fast.rms_norm(x, weight),
+    }
+
+
+class Traffic(TorchDispatchMode):
+    """Counts, inside ``with Traffic(x) as count:``, the kernels that touch tensors as large as x and what they move.
+
+    ``read`` and ``written`` are in units of the size of x, operands and results as the kernel is called; what a cache
+    or the inside of a kernel does is not seen. ``reductions`` counts kernels whose results are all smaller than
+    their largest operand. Views cost nothing and are left out, as is what works on one number per token.
+    """
+
+    def __init__(self, x: Tensor):
+        super().__init__()
+        self.numel, self.names = x.numel(), []
+        self.read = self.written = self.reductions = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        results = operation(*args, **(kwargs or {}))
+        inputs, outputs = (_tensors(t) for t in ((args, kwargs), results))
+        large = [sum(t.numel() == self.numel for t in ts) for ts in (inputs, outputs)]
+        if any(large) and not operation.is_view and operation is not torch.ops.aten.detach.default:
+            self.names.append(operation.__name__.partition(".")[0])
+            self.read += large[0]
+            self.written += large[1]
+            self.reductions += not large[1]
+        return results
+
+
+def _tensors(tree) -> list[Tensor]:
+    return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, Tensor)]
+
+
+def traffic(norm: Callable[[Tensor], Tensor], x: Tensor) -> Traffic:
+    """What one forward pass of the norm moves, without gradients."""
+    with torch.no_grad(), Traffic(x) as count:
+        norm(x)
+    return count
+
+
+def backward_traffic(norm: Callable[[Tensor], Tensor], x: Tensor) -> Traffic:
+    """What the backward pass moves, to the gradients of x and of the parameters."""
+    x = x.clone().requires_grad_()
+    y, grad = norm(x), torch.ones_like(x)
+    with Traffic(x) as count:
+        y.backward(grad)
+    return count
+
+
+def kept_for_backward(norm: Callable[[Tensor], Tensor], x: Tensor) -> float:
+    """Numbers that autograd keeps until the backward pass, per number in x; x itself counts, parameters do not."""
+    kept: dict[int, int] = {}
+
+    def pack(t: Tensor) -> Tensor:
+        if t.dim() > 1:
+            kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        y = norm(x.clone().requires_grad_())
+    del y
+    return sum(kept.values()) / x.nbytes
+
+
+def graph_nodes(norm: Callable[..., Tensor]) -> list[str]:
+    """The operations of the graph that torch.fx traces from plain code, in order."""
+    nodes = torch.fx.symbolic_trace(norm).graph.nodes
+    return [getattr(n.target, "__name__", n.target) for n in nodes if n.op in ("call_function", "call_method")]
+
+
+def compiled_kernels(norm: str, backward: bool) -> dict:
+    """How many kernels torch.compile makes of the hand-written norm on the CPU. Needs a C++ compiler."""
+    from torch._inductor.utils import run_and_get_code
+
+    width = 1024
+    x = torch.randn(256, width, generator=torch.Generator().manual_seed(0)).requires_grad_(backward)
+    torch._dynamo.reset()
+    compiled = torch.compile(implementations(width)[norm], dynamic=False)
+
+    def call() -> None:
+        with torch.set_grad_enabled(backward):
+            y = compiled(x)
+        if backward:
+            y.backward(torch.ones_like(y))
+
+    _, sources = run_and_get_code(call)
+    return {"kernels": [len(re.findall(r"^cpp_fused_\w+ = async_compile", source, re.MULTILINE)) for source in sources]}
+
+
+def time_norms(repeat: int, tokens: int, width: int, rounds: int) -> dict:
+    """CPU seconds of the implementations and of their compiled forms, as shares of those of ``x.clone()``.
+
+    One thread. The contenders take turns; of each the best of ``rounds`` counts, which other programs disturb least.
+
+    Returns:
+        ``forward`` without gradients, and ``training``: forward and backward pass; by name.
+    """
+    x, grad = (torch.randn(tokens, width, generator=torch.Generator().manual_seed(s)) for s in (3 + repeat, 40 + repeat))
+    torch._dynamo.reset()
+    block = torch.empty(31 * 2**18)  # 31 MiB: once it is freed, glibc keeps blocks up to this size for the next call
+    del block
+    norms = implementations(width)
+    norms |= {f"{name}, compiled": torch.compile(norms[name], dynamic=False) for name in list(norms)[:2]}
+    leaf = x.clone().requires_grad_()
+    forward = {"x.clone()": x.clone} | {name: partial(norm, x) for name, norm in norms.items()}
+    training = {"x.clone()": x.clone} | {name: partial(_both_passes, norm, leaf, grad) for name, norm in norms.items()}
+    with device.single_thread():
+        with torch.no_grad():
+            first = _best(forward, rounds)
+        second = _best(training, rounds)
+    return {
+        kind: {name: times[name] / times["x.clone()"] for name in norms}
+        for kind, times in {"forward": first, "training": second}.items()
+    }
+
+
+def _both_passes(norm: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor) -> None:
+    x.grad = None
+    norm(x).backward(grad)
+
+
+def _best(calls: dict[str, Callable[[], object]], rounds: int, warmup: int = 3) -> dict[str, float]:
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(warmup + rounds):
+        for name, call in calls.items():
+            start = time.process_time()
+            call()
+            if turn >= warmup:
+                times[name].append(time.process_time() - start)
+    return {name: min(values) for name, values in times.items()}
+
+
+# --- what others measured and run -----------------------------------------------------------------------------------
+
+PAPER_SECONDS = {  # LayerNorm, RMSNorm, pRMSNorm with 6.25 % of the features: Zhang and Sennrich 2019, arXiv:1910.07467
+    "translation, Transformer (TensorFlow)": (248, 231, 225),
+    "translation, RNN (PyTorch)": (857, 763, 754),
+    "reading, RNN (Theano)": (392, 333, 330),
+    "images, convolutions": (39, 31, 30),
+    "translation, RNN (TensorFlow)": (665, 501, 493),
+    "translation, RNN (Theano)": (988, 652, 658),
+    "captions, order embedding, RNN (Theano)": (12.02, 7.12, 4.34),
+}
+
+
+_CLASSES = {
+    "t5": "T5LayerNorm",
+    "llama": "LlamaRMSNorm",
+    "mistral": "MistralRMSNorm",
+    "qwen2": "Qwen2RMSNorm",
+    "qwen3": "Qwen3RMSNorm",
+    "gemma": "GemmaRMSNorm",
+    "gemma2": "Gemma2RMSNorm",
+    "gemma3": "Gemma3RMSNorm",
+    "olmo2": "Olmo2RMSNorm",
+}
+
+
+def published_norms(width: int = 256) -> dict[str, nn.Module]:
+    """The RMSNorms of the transformers library by the name of the model, fresh; {} where the library is missing."""
+    try:
+        with warnings.catch_warnings(action="ignore"):  # tqdm misses widgets that nobody asked for
+            models = {name: importlib.import_module(f"transformers.models.{name}.modeling_{name}") for name in _CLASSES}
+    except ImportError:
+        return {}
+    return {name: getattr(models[name], kind)(width, eps=1e-6) for name, kind in _CLASSES.items()}
+
+
+def randomized(norm: nn.Module, seed: int = 11) -> nn.Module:
+    """A copy with random stored gains around 1; unit gains hide most differences."""
+    norm = copy.deepcopy(norm)
+    draw = torch.randn(norm.weight.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    with torch.no_grad():
+        norm.weight.copy_(1 + 0.3 * draw)
+    return norm
+
+
+def conventions_of(norm: nn.Module, x: Tensor) -> list[Convention]:
+    """Under which conventions :func:`normlab.functional.rms_norm` gives what the norm gives, bit by bit, for x."""
+    with torch.no_grad():
+        y = norm(x)
+        known = (Convention.LLAMA, Convention.GEMMA, Convention.OLMO2, Convention.T5)
+        return [c for c in known if torch.equal(y, functional.rms_norm(x, norm.weight, 1e-6, convention=c))]
+
+
+def tiny_models() -> dict[str, nn.Module]:
+    """Models of the transformers library with 2 blocks and random weights, by family; {} where it is missing."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            import transformers as hf
+    except ImportError:
+        return {}
+    shape = {"vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    shape |= {"num_attention_heads": 2, "num_key_value_heads": 2}
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
+        return {
+            "GPT-2": hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=8, n_embd=16, n_layer=2, n_head=2, **ends)),
+            "Llama": hf.LlamaForCausalLM(hf.LlamaConfig(**shape, **ends)),
+            "Qwen 3": hf.Qwen3ForCausalLM(hf.Qwen3Config(**shape, **ends, head_dim=8)),
+        }
+
+
+# --- weight decay on gains ------------------------------------------------------------------------------------------
+
+
+def decayed(named_modules: Iterable[tuple[str, nn.Module]], rule: Callable[[str, nn.Parameter], bool]) -> int:
+    """How many norm gains and biases a rule (name, parameter) -> decays lets decay."""
+    return sum(
+        rule(f"{name}.{key}", parameter)
+        for name, module in named_modules
+        if optimizers.is_norm(module)
+        for key, parameter in module.named_parameters(recurse=False)
+    )
+
+
+def gain_after_decay(start: float, steps: int = 100_000, lr: float = 3e-4, weight_decay: float = 0.1) -> float:
+    """What AdamW's decay makes of a stored gain that has no gradient: each step multiplies it by 1 - lr * decay."""
+    return start * (1 - lr * weight_decay) ** steps
+
+
+# --- records --------------------------------------------------------------------------------------------------------
+
+
+def _five_digits(value):
+    """Results as they stand in a record: floats to five significant digits."""
+    if isinstance(value, dict):
+        return {k: _five_digits(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_five_digits(v) for v in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+RECORDS = (
+    Recipe(
+        "layernorm_or_rmsnorm",
+        "small Pre-Norm models that differ in LayerNorm or RMSNorm alone, ten paired seeds, float32, one thread",
+        [{**setting, **SETTINGS} for setting in grid(seed=range(10), norm=NORMS)],
+        lambda **setting: _five_digits(train_small_model(**setting, progress=f"{setting['norm']} {setting['seed']}")[1]),
+    ),
+    Recipe(
+        "compiled_norms",
+        "kernels that torch.compile makes of hand-written norms on a CPU, forward pass alone and with backward",
+        grid(norm=["LayerNorm, by hand", "RMSNorm, by hand"], backward=[False, True]),
+        compiled_kernels,
+    ),
+    Recipe(
+        "norm_timings",
+        "CPU time of LayerNorm and RMSNorm in several implementations relative to a copy, one thread, float32",
+        [{"repeat": n, "tokens": 2048, "width": 1024, "rounds": 31} for n in range(5)],
+        lambda **setting: _five_digits(time_norms(**setting)),
+    ),
+)
