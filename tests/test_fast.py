@@ -199,6 +199,26 @@ def test_conventions(dtype, w_dtype, convention):
         torch.testing.assert_close(ours, theirs, rtol=2 * coarsest, atol=max(tolerance(dtype), 1e-12))
 
 
+@pytest.fixture
+def threads():
+    """Sets the number of threads, for one test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("shape", [(3, 70, 4096), (300, 1000), (3, 1 << 19), (20_000, 16)])
+def test_any_number_of_threads_gives_the_same_numbers(shape, threads):
+    """One thread works in blocks of rows, several on the whole tensor."""
+    x, weight = draw(40, *shape, dtype=torch.float32), draw(41, shape[-1], dtype=torch.float32)
+    results = []
+    for count in (1, 2):
+        threads(count)
+        assert_agree("rms_norm", x, [weight])
+        results.append(fast.rms_norm(x, weight))
+    assert torch.equal(*results)
+
+
 # --- gradients ----------------------------------------------------------------------------------------------------
 
 

@@ -1,14 +1,15 @@
 """What a norm costs: interleaved timings, as ratios within one run. ``make bench`` prints the tables.
 
-Contenders take turns, so that a change of the machine's speed meets all of them alike, and the order rotates. A ratio
-is the median over rounds of (time of one) / (time of the base) in the same round. A call is timed together with the
-release of its result. Absolute times are those of one machine on one day; ratios carry further, but not everywhere.
+Contenders take turns in random order, so that a change of the machine's speed meets all of them alike. A ratio is the
+median over rounds of (time of one) / (time of the base) in the same round. A call is timed together with the release
+of its result. Absolute times are those of one machine on one day; ratios carry further, but not everywhere.
 """
 
 import argparse
 import copy
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
@@ -50,7 +51,7 @@ class Race:
 
 
 def race(contenders: dict[str, Call], rounds: int, warmup: int = 3, clock: Clock = time.perf_counter) -> Race:
-    """Time the contenders in turns.
+    """Time the contenders in turns, their order drawn anew in every round.
 
     Args:
         contenders: what to call, by name.
@@ -59,9 +60,9 @@ def race(contenders: dict[str, Call], rounds: int, warmup: int = 3, clock: Clock
         clock: returns seconds. Where other programs run, ``time.process_time`` is steadier (with one thread only).
     """
     times: dict[str, list[float]] = {name: [] for name in contenders}
-    names = list(contenders)
+    order = random.Random(0)
     for turn in range(warmup + rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+        for name in order.sample(list(contenders), len(contenders)):
             start = clock()
             contenders[name]()
             seconds = clock() - start

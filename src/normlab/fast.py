@@ -146,30 +146,31 @@ def _rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     if x.device.type != "cpu":
         wide, weight = _cast(_widest(x, weight), x, weight)
         return F.rms_norm(wide, x.shape[-1:], weight, eps).to(x.dtype)
-    mean_square = _length(x.detach(), _accumulator(x)).square_().div_(x.shape[-1])
-    rate = mean_square.add_(eps).rsqrt_()
-    if not _in_range(rate):
-        return functional.rms_norm(x, weight, eps)
-    return _RMSNorm.apply(x, weight, rate, eps)
+    y, rate = _RMSNorm.apply(x, weight, eps)
+    return y if _in_range(rate) else functional.rms_norm(x, weight, eps)
 
 
 class _RMSNorm(torch.autograd.Function):
-    """weight * x * rate on the CPU, where rate [..., 1] = 1/sqrt(mean(x^2) + eps) comes with the call."""
+    """On the CPU: weight * x * rate, and rate [..., 1] = 1/sqrt(mean(x^2) + eps), which may be out of range."""
 
     @staticmethod
-    def forward(ctx, x, weight, rate, eps):
+    def forward(ctx, x, weight, eps):
+        if torch.get_num_threads() > 1 or not x.is_contiguous() or x.dtype in HALF_TYPES:
+            y, rate = _scale(x, weight, eps)
+        else:
+            y, rate = _scale_in_blocks(x, weight, eps)
         ctx.save_for_backward(x, weight, rate)
+        ctx.mark_non_differentiable(rate)
         ctx.eps = eps
-        y = x * rate  # the only new tensor of this size: its page faults cost more than all the arithmetic
-        return (y if weight is None else y.mul_(weight)).to(x.dtype)
+        return y.to(x.dtype), rate
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx, grad, _):
         x, weight, rate = ctx.saved_tensors
         if torch.is_grad_enabled():
             # Someone will differentiate this again, and rate depends on x: take the formula that says so.
             dx, dweight = rms_norm_backward(grad, x, weight, ctx.eps)
-            return dx, None if weight is None else dweight, None, None
+            return dx, None if weight is None else dweight, None
         grad, wide, gain = _cast(rate.dtype, grad, x, weight)
         wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], False]
         # LayerNorm's fused backward, told that the mean is zero, is RMSNorm's but for the centering of the gradient:
@@ -180,7 +181,25 @@ class _RMSNorm(torch.autograd.Function):
         if wanted[0]:
             sums = grad.sum(-1) if gain is None else torch.mv(grad.reshape(-1, x.shape[-1]), gain)
             dx = dx.add_(sums.view_as(rate) * rate / x.shape[-1]).to(x.dtype)
-        return dx, dweight.to(weight.dtype) if wanted[1] else None, None, None
+        return dx, dweight.to(weight.dtype) if wanted[1] else None, None
+
+
+def _scale(x: Tensor, weight: Tensor | None, eps: float, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """weight * x * rate, in the accumulating dtype, and rate; the first into y if that is given."""
+    rate = _length(x, _accumulator(x)).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    y = torch.mul(x, rate, out=y)  # if new, the only new tensor of this size: page faults cost more than arithmetic
+    return y if weight is None else y.mul_(weight), rate
+
+
+def _scale_in_blocks(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    """The same in blocks of rows that stay in the cache from one operation to the next. For one thread: several
+    would wait for each other at every block.
+    """
+    y, width = torch.empty_like(x), x.shape[-1]
+    rows = max(1, (1 << 18) // width)
+    blocks = zip(x.view(-1, width).split(rows), y.view(-1, width).split(rows))
+    rates = [_scale(x_block, weight, eps, y_block)[1] for x_block, y_block in blocks]
+    return y, torch.cat(rates).view(*x.shape[:-1], 1)
 
 
 def _length(x: Tensor, dtype: torch.dtype) -> Tensor:
