@@ -31,8 +31,9 @@ def normalize(
 
 
 def peak(x: Tensor, axes: int | tuple[int, ...] = -1) -> Tensor:
-    """The largest absolute value of each vector, with ``axes`` kept at size 1."""
-    return x.detach().abs().amax(axes, keepdim=True)
+    """The largest absolute value of each vector, with ``axes`` kept at size 1; 0 for vectors without features."""
+    x = x.detach().abs()
+    return x.amax(axes, keepdim=True) if x.numel() else x.sum(axes, keepdim=True)
 
 
 def safe_scale(peak: Tensor, eps: float) -> Tensor:
@@ -104,8 +105,8 @@ def check(x: Tensor, eps: float, **parameters: Tensor | None) -> None:
             raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
         if not value.is_floating_point():
             raise TypeError(f"{name} must be a real floating-point tensor, got {value.dtype}")
-    if x.dim() == 0 or x.shape[-1] == 0:
-        raise ValueError(f"x must have a last axis of at least one feature, got shape {tuple(x.shape)}")
+    if x.dim() == 0:
+        raise ValueError("x must have a last axis of features, got a single number of shape ()")
     for name, value in parameters.items():
         if value is not None and value.shape != x.shape[-1:]:
             raise ValueError(

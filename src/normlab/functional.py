@@ -118,7 +118,7 @@ def layer_norm(
     ``var`` is the biased variance (divide by d, not d - 1), and ``eps`` stands inside the root.
 
     Args:
-        x: float tensor [..., d], d >= 1. Any other axis may be empty.
+        x: float tensor [..., d]. Any axis may be empty.
         weight: gain [d], or None for 1. Under NEMOTRON the gain minus 1.
         bias: shift [d], or None for 0.
         eps: non-negative; has the unit of x squared. With eps = 0 a constant vector gives NaN (0/0).
@@ -129,7 +129,7 @@ def layer_norm(
 
     Raises:
         TypeError: x, weight or bias is not a real floating-point tensor.
-        ValueError: x has no axis or width 0, weight or bias is not of shape [d] or has no place in the convention,
+        ValueError: x has no axis, weight or bias is not of shape [d] or has no place in the convention,
             eps is negative or not finite, or the convention is not one of LayerNorm.
 
     Source: Ba, Kiros and Hinton 2016, arXiv:1607.06450.
@@ -165,7 +165,7 @@ def rms_norm(
         y = weight * x / sqrt(mean(x^2) + eps),   mean over the last axis
 
     Args:
-        x: float tensor [..., d], d >= 1. Any other axis may be empty.
+        x: float tensor [..., d]. Any axis may be empty.
         weight: gain [d], or None for 1. Under GEMMA the gain minus 1.
         eps: non-negative; has the unit of x squared. With eps = 0 a zero vector gives NaN (0/0).
         convention: DEFAULT, LLAMA, GEMMA, OLMO2, T5 or BARE; see :class:`Convention`.
