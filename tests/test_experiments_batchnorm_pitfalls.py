@@ -156,6 +156,19 @@ def test_lines_are_zero_exactly_where_masked():
     assert (other.x[~other.mask] == 7).all()
 
 
+def test_zeros_behind_tokens_follow_the_formula_and_a_mask_ignores_them():
+    tokens = 2 + normal(60, 3)
+    for zeros in (0, 20, 540):
+        padded = bn.with_zeros(tokens, zeros)
+        assert padded.x.shape == (1, 60 + zeros, 3) and torch.equal(padded.real, tokens)
+        assert padded.x.abs().sum() == tokens.abs().sum()
+        mean, var = bn.padded_moments(tokens.mean(0), tokens.var(0, correction=0), 60 / (60 + zeros))
+        expected = (tokens - mean) / var.sqrt()
+        torch.testing.assert_close(functional.batch_norm(padded.x, eps=0.0)[padded.mask], expected)
+        masked = functional.batch_norm(padded.x, eps=0.0, mask=padded.mask)[padded.mask]
+        torch.testing.assert_close(masked, (tokens - tokens.mean(0)) / tokens.std(0, correction=0))
+
+
 # --- influence --------------------------------------------------------------------------------------------------
 
 

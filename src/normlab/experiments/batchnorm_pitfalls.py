@@ -338,6 +338,13 @@ def repad(lines: Lines, extra: int, content: float = 0.0) -> Lines:
     return Lines(torch.where(mask[..., None], x, content), mask)
 
 
+def with_zeros(tokens: Tensor, zeros: int) -> Lines:
+    """One line of tokens [n, d] with ``zeros`` positions of padding behind."""
+    n, d = tokens.shape
+    x = torch.cat([tokens, tokens.new_zeros(zeros, d)])
+    return Lines(x[None], (torch.arange(n + zeros) < n)[None])
+
+
 def padded_moments(mean: Tensor | float, var: Tensor | float, q: float) -> tuple:
     """Mean and variance of a feature when only a share q of the positions is real and the rest is zero."""
     return q * mean, q * var + q * (1 - q) * mean**2

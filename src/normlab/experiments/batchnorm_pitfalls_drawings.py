@@ -89,6 +89,33 @@ def padded_variance(ax: Axes, measured: dict[float, Sequence[tuple[float, float]
     ax.set_ylabel("variance / that of real tokens")
 
 
+def padded_batch(
+    axes: Sequence[Axes], mean: float, share: float, moments: tuple[float, float], outputs: dict[str, Tensor]
+) -> None:
+    """Left: mean and variance over all positions at this ``share`` of real tokens, dots on the formula for spread 1.
+
+    Right: the real tokens after BatchNorm, {"masked" | "not masked": [n]}, as outlines: one element each to change.
+    """
+    left, right = axes
+    q = torch.linspace(0, 1, 41).tolist()
+    law = [padded_moments(mean, 1.0, s) for s in q]
+    for k, color in enumerate((PINK, BLUE)):
+        left.plot(q, [pair[k] for pair in law], color=color, linewidth=1.2)
+        left.plot(share, moments[k], "o", color=color, markersize=8)
+    left.text(0.93, 2.04, "mean qμ", color=PINK, ha="right", fontsize=11)
+    left.text(0.05, 1.35, "variance", color=BLUE, fontsize=11)
+    left.set(title="Zeros move both moments …", xlabel="share of real tokens q", xlim=(0, 1.03), ylim=(0, 2.4))
+    left.set(xticks=(0, 0.5, 1), yticks=(0, 1, 2), ylabel="over all positions")
+    width = 0.4
+    edges = torch.arange(-4, 8.01, width, dtype=torch.float64)
+    for (name, values), color, wide in zip(outputs.items(), (GREEN, ORANGE), (5, 2)):  # both show where they agree
+        counts = torch.histogram(values, edges).hist / len(values) / width
+        right.plot(edges[:-1] + width / 2, counts, color=color, linewidth=wide, drawstyle="steps-mid", label=name)
+    right.set(title="… and thereby the tokens", xlabel="normalized value", xlim=(-4, 8), ylim=(0, 0.62))
+    right.set(xticks=(-3, 0, 3, 6), yticks=())
+    right.legend(loc="upper right", fontsize=11)
+
+
 def leak(axes: Sequence[Axes], influences: dict[str, Tensor], position: int) -> None:
     """Influence of each embedding [T] on the logit at ``position``, one panel a norm; the future is shaded."""
     top = 1.15 * max(values.max().item() for values in influences.values())
