@@ -17,7 +17,7 @@ inside ``torch.compile``  the reference formula, half types in       the same
 
 On the CPU every result is right, also for vectors that these operations would get wrong: sizes whose squares leave
 the number range, and for LayerNorm a mean that outweighs the spread, as in a constant vector. A batch that has one
-(or a NaN) is computed by the reference formula instead, some five times slower. On other devices results are those of
+(or a NaN) is computed by the reference formula instead, five to ten times slower. On other devices results are those of
 torch's kernels. ScaleNorm, DyT and the norms across tokens have no fast path; partial RMSNorm is refused, and torch
 refuses ``torch.func`` transforms and forward-mode gradients of RMSNorm. Below some 10,000 numbers a call costs more
 than the arithmetic, and the reference is as fast.
