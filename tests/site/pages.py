@@ -40,7 +40,15 @@ def outputs(name: str) -> list[dict]:
 
 
 def alt_texts(name: str) -> list[str]:
-    return [o["metadata"]["normlab"]["alt"] for o in outputs(name) if "normlab" in o["metadata"]]
+    """The alt texts of a notebook's figures in order: in the metadata, or for a slider in its HTML."""
+    texts = []
+    for output in outputs(name):
+        if "normlab" in output["metadata"]:
+            texts.append(output["metadata"]["normlab"]["alt"])
+        else:
+            html = BeautifulSoup("".join(output["data"].get("text/html", "")), "html.parser")
+            texts += [image["alt"] for image in html.select("img")]
+    return texts
 
 
 def prose(name: str) -> str:
