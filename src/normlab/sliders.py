@@ -131,7 +131,8 @@ def _split(pictures: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     counts = {len(e) for e in elements}
     if len(counts) > 1:
         raise ValueError(f"all frames must consist of the same elements, but they have {sorted(counts)} of them")
-    fixed, frames = [""], [[] for _ in pictures]
+    fixed: list[str] = [""]
+    frames: list[list[str]] = [[] for _ in pictures]
     for versions in zip(*elements):
         if len(set(versions)) == 1:
             fixed[-1] += versions[0]
