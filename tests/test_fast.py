@@ -209,7 +209,7 @@ def threads():
 
 @pytest.mark.parametrize("shape", [(3, 70, 4096), (300, 1000), (3, 1 << 19), (20_000, 16)])
 def test_any_number_of_threads_gives_the_same_numbers(shape, threads):
-    """The sums are taken in the same order."""
+    """One thread works in blocks of rows, several on the whole tensor."""
     x, weight = draw(40, *shape, dtype=torch.float32), draw(41, shape[-1], dtype=torch.float32)
     results = []
     for count in (1, 2):

@@ -155,7 +155,10 @@ class _RMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, eps):
-        y, rate = _scale(x, weight, eps)
+        if torch.get_num_threads() > 1 or not x.is_contiguous() or x.dtype in HALF_TYPES:
+            y, rate = _scale(x, weight, eps)
+        else:
+            y, rate = _scale_in_blocks(x, weight, eps)
         ctx.save_for_backward(x, weight, rate)
         ctx.mark_non_differentiable(rate)
         ctx.eps = eps
@@ -181,11 +184,22 @@ class _RMSNorm(torch.autograd.Function):
         return dx, dweight.to(weight.dtype) if wanted[1] else None, None
 
 
-def _scale(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
-    """weight * x * rate, in the accumulating dtype, and rate."""
+def _scale(x: Tensor, weight: Tensor | None, eps: float, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """weight * x * rate, in the accumulating dtype, and rate; the first into y if that is given."""
     rate = _length(x, _accumulator(x)).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
-    y = x * rate  # the only new tensor of this size: page faults cost more than arithmetic
+    y = torch.mul(x, rate, out=y)  # if new, the only new tensor of this size: page faults cost more than arithmetic
     return y if weight is None else y.mul_(weight), rate
+
+
+def _scale_in_blocks(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    """The same in blocks of rows that stay in the cache from one operation to the next. For one thread: several
+    would wait for each other at every block.
+    """
+    y, width = torch.empty_like(x), x.shape[-1]
+    rows = max(1, (1 << 18) // width)
+    blocks = zip(x.view(-1, width).split(rows), y.view(-1, width).split(rows))
+    rates = [_scale(x_block, weight, eps, y_block)[1] for x_block, y_block in blocks]
+    return y, torch.cat(rates).view(*x.shape[:-1], 1)
 
 
 def _length(x: Tensor, dtype: torch.dtype) -> Tensor:
