@@ -56,7 +56,7 @@ lab: $(TEST_READY)  ## open the notebooks in JupyterLab
 notebooks: $(TEST_READY)  ## run all notebooks and store their outputs (NAME=01_drunkards_walk for one)
 	$(PY) tools/execute.py $(if $(NAME),notebooks/$(NAME).ipynb)
 
-record: $(TEST_READY)  ## list the recorded results; NAME=trained_streams makes one, NAME=--missing all
+record: $(TEST_READY)  ## list the recorded results; NAME=trained_streams makes one, NAME="--missing --jobs 2" all
 	$(PY) -m normlab.record $(NAME)
 
 bench: $(TEST_READY)  ## time the norms against torch and a small Llama against transformers (minutes, one thread)

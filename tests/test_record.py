@@ -138,3 +138,23 @@ def test_the_command_line(tmp_path, capsys, monkeypatch):
     assert "written" in capsys.readouterr().out and seeds_in(tmp_path) == [0, 1, 2, 3]
     record.main([])
     assert "squares (4 runs, there)" in capsys.readouterr().out
+
+
+def test_the_same_command_runs_larger(tmp_path, capsys, monkeypatch):
+    small, large = recipe(square), record.Recipe("squares", "for the test", [{"seed": 1}], square, [{"seed": 100}])
+    monkeypatch.setattr(record, "FOLDER", tmp_path)
+    monkeypatch.setattr(record, "recipes", lambda: {"squares": large})
+    assert record.main(["squares", "--larger"]) == 0
+    assert record.results(record.load("squares_larger")) == [{"square": 10_000}]
+    assert not (tmp_path / "squares.json").exists()
+    monkeypatch.setattr(record, "recipes", lambda: {"squares": small})
+    assert record.main(["squares", "--larger"]) == 2
+    assert "'squares' has no larger settings" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="no larger settings"):
+        small.at_larger_size()
+
+
+def test_larger_settings_name_all_that_the_small_ones_name():
+    for known in record.recipes().values():
+        if known.larger:
+            assert set(known.larger[0]) >= set(known.settings[0]), known.name

@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from itertools import product
 from pathlib import Path
@@ -25,12 +25,26 @@ FOLDER = Path(__file__).with_name("records")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a record is made: ``run(**setting)`` returns JSON-ready results for every setting in ``settings``."""
+    """How a record is made: ``run(**setting)`` returns JSON-ready results for every setting in ``settings``.
+
+    ``larger`` are settings of the same experiment at a size for a GPU or a cluster, empty if there are none.
+    """
 
     name: str
     description: str
     settings: list[dict]
     run: Callable[..., dict]
+    larger: list[dict] = field(default_factory=list)
+
+    def at_larger_size(self) -> "Recipe":
+        """The recipe with its larger settings; its record is called NAME_larger.
+
+        Raises:
+            ValueError: it has none.
+        """
+        if not self.larger:
+            raise ValueError(f"record {self.name!r} has no larger settings")
+        return Recipe(f"{self.name}_larger", self.description, self.larger, self.run)
 
 
 def load(name: str) -> dict:
@@ -186,6 +200,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m normlab.record", description="List or make recorded results.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="records to make; none lists them all")
     parser.add_argument("--missing", action="store_true", help="make all that are not complete")
+    parser.add_argument(
+        "--larger", action="store_true", help="the same experiment at a size for a GPU, written to NAME_larger.json"
+    )
     parser.add_argument("--jobs", type=int, metavar="N", help="runs at once (1); -1 for as many as there are cores")
     options = parser.parse_args(arguments)
     names = list(known) if options.missing else options.names
@@ -193,8 +210,15 @@ def main(arguments: list[str]) -> int:
     if unknown:
         print(f"unknown record {unknown[0]!r}; known records: {', '.join(known)}", file=sys.stderr)
         return 2
-    for name in names:
-        print(f"written: {make(known[name], n_jobs=options.jobs)}")
+    chosen = [known[name] for name in names]
+    if options.larger:
+        small = [recipe.name for recipe in chosen if not recipe.larger]
+        if small:
+            print(f"record {small[0]!r} has no larger settings", file=sys.stderr)
+            return 2
+        chosen = [recipe.at_larger_size() for recipe in chosen]
+    for recipe in chosen:
+        print(f"written: {make(recipe, n_jobs=options.jobs)}")
     if not names:
         for name, recipe in known.items():
             state = "there" if (FOLDER / f"{name}.json").exists() else "missing"

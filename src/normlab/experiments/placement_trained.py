@@ -1,0 +1,298 @@
+"""Chapter 5, training: which placement trains where, what it ends with, and what became of the stream."""
+
+import copy
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normlab import device, fast, observe, probes, training
+from normlab.attention import QKNorm
+from normlab.config import Init, OutputScale, TransformerConfig
+from normlab.data import PLAYS, corpus
+from normlab.experiments import plays
+from normlab.norms import NormKind
+from normlab.placement import Placement
+from normlab.record import Recipe, grid
+from normlab.transformer import Transformer
+
+# --- who trains where: depth, learning rate, warm-up ----------------------------------------------------------------
+
+STACKS: dict[str, dict[str, Any]] = {
+    "Post-LN": {"placement": Placement.POST},
+    "Pre-LN": {"placement": Placement.PRE},
+    "DeepNorm": {"placement": Placement.DEEPNORM, "init": Init.DEEPNORM},
+    "T-Fixup-like": {"placement": Placement.NONE, "init": Init.TFIXUP, "final_norm": False},
+    "Post-LN, N(0, 0.02)": {"placement": Placement.POST, "init": Init.GPT2},
+    "Pre-LN without final norm": {"placement": Placement.PRE, "final_norm": False},
+}
+STUCK_MARGIN = 0.1  # nats below the entropy of single characters
+
+
+def stack(name: str, layers: int, seed: int, width: int = 32) -> Transformer:
+    """One of STACKS: LayerNorm, GELU, heads of 16 features, Xavier unless the stack says otherwise."""
+    config = TransformerConfig(
+        vocab_size=len(corpus().vocabulary),
+        context=plays.TOKENS,
+        layers=layers,
+        width=width,
+        heads=width // 16,
+        norm=NormKind.LAYERNORM,
+        **STACKS[name],
+    )
+    return Transformer(config, seed)
+
+
+def train_stack(
+    name: str, layers: int, lr: float, warmup: int, seed: int, width: int = 32, steps: int = 300, progress: str | None = None
+) -> tuple[list[float], dict]:
+    """Train a stack with AdamW (0.9, 0.98) at a rate that stays constant after a linear warm-up, without clipping.
+
+    Returns:
+        The training loss of each step, and what a record keeps: ``first`` of these losses, the mean of the ``last`` 20,
+        and ``validation``; the latter two are None if loss or gradient stopped being finite.
+    """
+    model = stack(name, layers, seed, width)
+    options = {"warmup": warmup, "floor": None, "clip": None, "betas": (0.9, 0.98)}
+    with device.single_thread(), fast.enabled():
+        try:
+            history = plays.train(model, steps, lr, seed, progress=progress, **options)
+        except training.NonFiniteError as error:
+            return error.history.loss, {"first": error.history.loss[0], "last": None, "validation": None}
+        validation = plays.validation_loss(model)
+    return history.loss, {"first": history.loss[0], "last": sum(history.loss[-20:]) / 20, "validation": validation}
+
+
+def failed(result: dict) -> bool:
+    """Whether a run learned nothing beyond the frequencies of characters, or stopped being finite."""
+    return result["last"] is None or result["last"] > plays.character_entropy() - STUCK_MARGIN
+
+
+def _stack_record(name: str, slug: str, layers: Iterable[int], lr: Iterable[float], warmup: Iterable[int]) -> Recipe:
+    def settings(layers, lr, warmup, **more):
+        sizes = {"width": [32], "steps": [300]} | {k: [v] for k, v in more.items()}
+        return grid(name=[name], layers=layers, lr=lr, warmup=warmup, seed=range(5), **sizes)
+
+    return Recipe(
+        f"warmup_{slug}",
+        f"{name} by depth, learning rate and warm-up: AdamW, constant rate, 300 steps on Hamlet, float32, one thread",
+        settings(layers, lr, warmup),
+        lambda **setting: _digits(train_stack(**setting)[1]),
+        larger=settings((6, 12, 24, 48, 96), (3e-4, 1e-3, 3e-3), (0, 1000), width=256, steps=3000),
+    )
+
+
+def _digits(result: dict) -> dict:
+    return {key: value if value is None else plays.five_digits(value) for key, value in result.items()}
+
+
+# --- the trained stream: the price of Pre-Norm, and the roads after it ------------------------------------------------
+
+ROADS: dict[str, dict[str, Any]] = {
+    "Pre-LN": {"placement": Placement.PRE},
+    "Post-LN": {"placement": Placement.POST},
+    "Pre-LN without final norm": {"placement": Placement.PRE, "final_norm": False},
+    "Pre-LN, 1/√(2L) weights": {"placement": Placement.PRE, "init": Init.GPT2_SCALED},
+    "LayerNorm Scaling": {"placement": Placement.PRE, "output_scale": OutputScale.INVERSE_SQRT_LAYER},
+    "Mix-LN": {"placement": (Placement.POST, Placement.PRE)},  # a quarter of the blocks, and the rest
+    "DeepNorm": {"placement": Placement.DEEPNORM, "init": Init.DEEPNORM},
+    "Peri-LN": {"placement": Placement.PERI},
+    "output norm": {"placement": Placement.OUTPUT},
+    "output norm + QK-norm": {"placement": Placement.OUTPUT, "qk_norm": QKNorm.JOINT},
+    "HybridNorm": {"placement": Placement.HYBRID},
+    "DyT": {"placement": Placement.PRE, "norm": NormKind.DYT},
+}
+
+
+def road(name: str, seed: int, layers: int = 12, width: int = 48) -> Transformer:
+    """One of ROADS: LayerNorm, GELU, 4 heads, Xavier unless the road says otherwise."""
+    options = {"norm": NormKind.LAYERNORM} | ROADS[name]
+    if isinstance(options["placement"], tuple):
+        below, above = options["placement"]
+        options["placement"] = (below,) * (layers // 4) + (above,) * (layers - layers // 4)
+    config = TransformerConfig(
+        vocab_size=len(corpus().vocabulary), context=plays.TOKENS, layers=layers, width=width, heads=4, **options
+    )
+    return Transformer(config, seed)
+
+
+def train_road(
+    name: str,
+    seed: int,
+    layers: int = 12,
+    width: int = 48,
+    steps: int = 600,
+    lr: float = 3e-3,
+    progress: str | None = None,
+) -> tuple[Transformer, dict]:
+    """Train it as :func:`normlab.experiments.plays.train` does; the model, and :func:`describe` before and after."""
+    model = road(name, seed, layers, width)
+    with device.single_thread():
+        before = describe(model)
+        with fast.enabled():
+            plays.train(model, steps, lr, seed, progress=progress)
+        model.cpu()
+        return model, {"before": before, "after": describe(model)}
+
+
+def describe(model: Transformer) -> dict:
+    """What a model's stream is like on held-out passages, in float64.
+
+    Returns:
+        ``validation``: loss in nats.
+        ``stream``: root mean square before the first sublayer and after each, 2 L + 1 numbers.
+        ``share``: norm(r) / norm(x) of every sublayer's increment, 2 L numbers.
+        ``change``, ``cosine``: of every block's output against its input, see :func:`normlab.probes.block_steps`.
+        ``skip``: by how much the loss rises when a block is skipped, in nats.
+    """
+    validation = plays.validation_loss(model)
+    model = copy.deepcopy(model).double()
+    ids, targets = plays.passages(2 * plays.BATCH)
+    records = probes.record(model, ids[: plays.BATCH])
+    steps = probes.block_steps(records)
+    whole, skip = _loss(model, ids, targets), []
+    for block in model.blocks:
+        with probes.skipped(list(block.residuals)):
+            skip.append(_loss(model, ids, targets) - whole)
+    return {
+        "validation": validation,
+        "stream": [probes.size(records[0].stream), *(probes.size(r.stream_after) for r in records)],
+        "share": [probes.relative_size(r.increment, r.stream) for r in records],
+        "change": [step.change for step in steps],
+        "cosine": [step.cosine for step in steps],
+        "skip": skip,
+    }
+
+
+def _loss(model: Transformer, ids: Tensor, targets: Tensor) -> float:
+    with torch.no_grad():
+        return training.next_token_loss(model, ids, targets).item()
+
+
+# --- where does the loss end? ------------------------------------------------------------------------------------------
+
+TUNED: dict[str, dict[str, Any]] = {
+    "Post-LN, N(0, 0.02)": {"placement": Placement.POST, "init": Init.GPT2},
+    "Pre-LN, N(0, 0.02)": {"placement": Placement.PRE, "init": Init.GPT2},
+    "Pre-LN, Xavier": {"placement": Placement.PRE},
+    "DeepNorm": {"placement": Placement.DEEPNORM, "init": Init.DEEPNORM},
+}
+
+
+def final_quality(
+    name: str, lr: float, seed: int, layers: int = 6, width: int = 48, steps: int = 2000, progress: str | None = None
+) -> dict:
+    """Validation loss of one of TUNED after a longer run on all eight plays, as ``plays.train`` trains.
+
+    About a million characters, each seen about once. None where loss or gradient stopped being finite.
+    """
+    config = TransformerConfig(
+        vocab_size=len(corpus(tuple(PLAYS)).vocabulary),
+        context=plays.TOKENS,
+        layers=layers,
+        width=width,
+        heads=4,
+        norm=NormKind.LAYERNORM,
+        **TUNED[name],
+    )
+    model = Transformer(config, seed)
+    with device.single_thread(), fast.enabled():
+        try:
+            plays.train(model, steps, lr, seed, plays=tuple(PLAYS), progress=progress)
+        except training.NonFiniteError:
+            return {"validation": None}
+        return {"validation": plays.validation_loss(model, tuple(PLAYS), count=32)}
+
+
+# --- attention logits ---------------------------------------------------------------------------------------------------
+
+
+def logit_growth(
+    qk_norm: str, lr: float, seed: int, layers: int = 3, width: int = 64, steps: int = 300, progress: str | None = None
+) -> dict:
+    """Train a Pre-RMSNorm model with or without QK-norm (per head) at a constant rate after 20 steps of warm-up.
+
+    Returns:
+        ``validation``: loss in nats.
+        ``logit``: largest attention logit on held-out passages, before and after training.
+        ``entropy``: of the most focused layer's attention, before and after.
+        ``spike``: the largest rise of the training loss, a mean of 5 steps, above its lowest value before.
+    """
+    config = TransformerConfig(
+        vocab_size=len(corpus().vocabulary),
+        context=plays.TOKENS,
+        layers=layers,
+        width=width,
+        heads=2,
+        norm=NormKind.RMSNORM,
+        qk_norm=qk_norm,
+    )
+    model = Transformer(config, seed)
+    with device.single_thread(), fast.enabled():
+        before = _attention(model)
+        history = plays.train(model, steps, lr, seed, progress=progress, warmup=20, floor=None, clip=None)
+        model.cpu()
+        after = _attention(model)
+        validation = plays.validation_loss(model)
+    return {
+        "validation": validation,
+        "logit": [before[0], after[0]],
+        "entropy": [before[1], after[1]],
+        "spike": spike(history.loss),
+    }
+
+
+def _attention(model: Transformer) -> tuple[float, float]:
+    """The largest logit, and the lowest entropy of a layer."""
+    records = observe.attention(model, plays.passages()[0])
+    return max(r.largest for r in records), min(r.entropy for r in records)
+
+
+def spike(loss: list[float], window: int = 5) -> float:
+    """The largest rise of a moving average above its lowest value so far."""
+    means = [sum(loss[i : i + window]) / window for i in range(len(loss) - window + 1)]
+    lowest, rise = means[0], 0.0
+    for mean in means:
+        lowest = min(lowest, mean)
+        rise = max(rise, mean - lowest)
+    return rise
+
+
+# --- records --------------------------------------------------------------------------------------------------------------
+
+DEPTHS = (6, 12, 24)
+RATES = (1e-3, 3e-3, 8e-3)
+WARMUPS = (0, 100)
+
+RECORDS = (
+    _stack_record("Post-LN", "post", (4, 6, 8, 12, 24), (3e-4, *RATES), WARMUPS),
+    _stack_record("Pre-LN", "pre", DEPTHS, RATES, WARMUPS),
+    _stack_record("DeepNorm", "deepnorm", DEPTHS, RATES, WARMUPS),
+    _stack_record("Pre-LN without final norm", "no_final_norm", (6, 24), RATES, (0,)),
+    _stack_record("T-Fixup-like", "tfixup", DEPTHS, RATES, (0,)),
+    _stack_record("Post-LN, N(0, 0.02)", "post_small_init", DEPTHS, RATES, (0,)),
+    Recipe(
+        "placement_streams",
+        "streams of Pre-Norm, Post-Norm and the roads after them, before and after training: 12 blocks, 600 steps on "
+        "Hamlet at one rate, float32, one thread",
+        grid(name=list(ROADS), seed=range(5), layers=[12], width=[48], steps=[600], lr=[3e-3]),
+        lambda **setting: plays.five_digits(train_road(**setting)[1]),
+        larger=grid(name=list(ROADS), seed=range(5), layers=[24], width=[256], steps=[5000], lr=[1e-3]),
+    ),
+    Recipe(
+        "final_quality",
+        "validation loss after 2000 steps on eight plays at three rates: 6 blocks, float32, one thread",
+        grid(name=list(TUNED), lr=[4e-3, 8e-3, 1.6e-2], seed=range(5), layers=[6], width=[48], steps=[2000]),
+        lambda **setting: _digits(final_quality(**setting)),
+        larger=grid(name=list(TUNED), lr=[5e-4, 1e-3, 2e-3], seed=range(5), layers=[6], width=[256], steps=[10_000]),
+    ),
+    Recipe(
+        "logit_growth",
+        "attention logits with and without QK-norm at four constant rates: 3 blocks, 300 steps on Hamlet, float32, "
+        "one thread",
+        grid(qk_norm=["none", "per_head"], lr=[3e-3, 1e-2, 3e-2, 1e-1], seed=range(5)),
+        lambda **setting: plays.five_digits(logit_growth(**setting)),
+        larger=grid(qk_norm=["none", "per_head"], lr=[3e-3, 1e-2, 3e-2], seed=range(5), width=[512], steps=[3000]),
+    ),
+)

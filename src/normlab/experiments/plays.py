@@ -1,0 +1,64 @@
+"""What the chapters' small language models share: the text that they read, and how they are trained."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normlab import data, device, training
+
+TOKENS = 32
+BATCH = 16
+
+
+def train(
+    model: nn.Module,
+    steps: int,
+    lr: float,
+    seed: int,
+    *,
+    plays: Sequence[str] = ("hamlet",),
+    batch: int = BATCH,
+    tokens: int = TOKENS,
+    progress: str | None = None,
+    **options: Any,
+) -> training.History:
+    """Train a model in place on the characters of the plays, on one thread.
+
+    A tenth of the steps warms up, a cosine ends at 0, gradients are clipped at norm 1 and nothing decays, unless
+    ``options`` of :func:`normlab.training.train` say otherwise. The same seed means the same batches.
+    """
+    text = data.corpus(plays).train.to(device.pick())
+    settings = {"warmup": steps // 10, "floor": 0.0, "clip": 1.0} | options
+    with device.single_thread():
+        model.to(device.pick())
+        return training.train(
+            model, data.sampler(text, batch, tokens), steps, lr=lr, seed=1000 + seed, progress=progress, **settings
+        )
+
+
+def validation_loss(model: nn.Module, plays: Sequence[str] = ("hamlet",), *, count: int = 8) -> float:
+    """Loss on the held-out part of the plays, in nats per character."""
+    return training.validation_loss(model, data.sampler(data.corpus(plays).val, BATCH, TOKENS), count=count)
+
+
+def passages(sequences: int = BATCH, tokens: int = TOKENS, seed: int = 99) -> tuple[Tensor, Tensor]:
+    """Inputs and targets [sequences, tokens] from the held-out part of *Hamlet*."""
+    return data.windows(data.corpus().val, sequences, tokens, torch.Generator().manual_seed(seed))
+
+
+def character_entropy() -> float:
+    """Entropy in nats of single characters of *Hamlet*: the loss of a model that has learned no more than how often
+    each one occurs."""
+    share = torch.bincount(data.corpus().train).double() / len(data.corpus().train)
+    return torch.special.entr(share).sum().item()
+
+
+def five_digits(value):
+    """Results as they stand in a record: floats to five significant digits."""
+    if isinstance(value, dict):
+        return {k: five_digits(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [five_digits(v) for v in value]
+    return float(f"{value:.5g}")
