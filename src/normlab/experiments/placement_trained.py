@@ -1,7 +1,10 @@
 """Chapter 5, training: which placement trains where, what it ends with, and what became of the stream."""
 
 import copy
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import torch
@@ -67,6 +70,31 @@ def train_stack(
 def failed(result: dict) -> bool:
     """Whether a run learned nothing beyond the frequencies of characters, or stopped being finite."""
     return result["last"] is None or result["last"] > plays.character_entropy() - STUCK_MARGIN
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The runs with one depth, learning rate and warm-up: how many there are, how many failed, validation losses."""
+
+    runs: int
+    failed: int
+    median: float
+    low: float
+    high: float
+
+
+def cells(record: dict) -> dict[tuple[int, float, int], Cell]:
+    """A record of train_stack by (layers, learning rate, warm-up). A run that blew up counts as an infinite loss."""
+    groups: dict[tuple[int, float, int], list[dict]] = {}
+    for run in record["runs"]:
+        setting = run["setting"]
+        groups.setdefault((setting["layers"], setting["lr"], setting["warmup"]), []).append(run["result"])
+    return {key: _cell(results) for key, results in groups.items()}
+
+
+def _cell(results: list[dict]) -> Cell:
+    losses = [math.inf if r["validation"] is None else r["validation"] for r in results]
+    return Cell(len(results), sum(map(failed, results)), median(losses), min(losses), max(losses))
 
 
 def _stack_record(name: str, slug: str, layers: Iterable[int], lr: Iterable[float], warmup: Iterable[int]) -> Recipe:
