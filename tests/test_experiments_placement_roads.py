@@ -1,0 +1,136 @@
+"""Chapter 5's roads against closed forms, hand counts, autograd and the published code."""
+
+import math
+from statistics import fmean
+
+import pytest
+import torch
+
+from normlab import observe
+from normlab.attention import Rotary, SelfAttention
+from normlab.experiments import placement_roads as roads
+from normlab.experiments import plays
+from normlab.placement import deepnorm_single
+
+
+def draw(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_build_takes_the_line_as_it_is_typed():
+    model = roads.build('placement="deepnorm", init="deepnorm"', layers=3)
+    assert model.blocks[0].residuals[0].alpha == pytest.approx(deepnorm_single(3)[0])
+    assert roads.build('placement=["post"] + ["pre"] * 2', layers=3).config.placements == ("post", "pre", "pre")
+    with pytest.raises(ValueError, match="sandwich"):
+        roads.build('placement="sandwich"')
+    with pytest.raises(NameError):
+        roads.build("norm=open('x')")
+
+
+def test_runs_sees_what_does_not():
+    assert roads.runs(roads.build('placement="peri"', layers=2))
+    dead = roads.build('placement="peri"', layers=2)
+    torch.nn.init.zeros_(dead.blocks[0].residuals[1].sublayer.down.weight)  # no gradient reaches up
+    assert not roads.runs(dead)
+    broken = roads.build("", layers=2)
+    with torch.no_grad():
+        broken.head.weight[0, 0] = math.nan
+    assert not roads.runs(broken)
+
+
+def test_paired_by_hand():
+    center, half = roads.paired([1.0, 2.0, 3.0, 4.0, 5.0], [0.0] * 5)
+    assert center == 3 and half == pytest.approx(2.7764 * math.sqrt(2.5 / 5))
+    with pytest.raises(ValueError, match="five"):
+        roads.paired([1.0] * 4, [0.0] * 4)
+
+
+def test_frozen_logits_changes_no_output_and_stops_two_gradients():
+    model = roads.output_stack(3, seed=1)
+    ids = plays.passages(2)[0]
+    before = model(ids)
+    with roads.frozen_logits(model):
+        inside = model(ids)
+    assert torch.equal(before, inside)
+    first = model.blocks[0].residuals[0].sublayer
+    inside.square().mean().backward()
+    assert first.query.weight.grad is None and first.key.weight.grad is None
+    assert first.value.weight.grad.abs().max() > 0
+    model(ids).square().mean().backward()  # the hooks are gone
+    assert first.query.weight.grad.abs().max() > 0
+
+
+def test_gradients_against_the_general_observer():
+    model = roads.output_stack(2, seed=3, qk_norm="joint")
+    first, streams = roads.gradients(model, 2)
+    ids, targets = plays.passages(2)
+    total = next(g for g in observe.gradients(model, ids, targets) if (g.layer, g.kind) == (1, "attention")).norm
+    assert 0 < first < total and len(streams) == 2
+    # The second: by hand, from the stream in front of the last block.
+    x = model.blocks[0](model.embed(ids)).detach().requires_grad_()
+    logits = model.head(model.final_norm(model.blocks[1](x)))
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    assert streams[1] == pytest.approx(torch.autograd.grad(loss, x)[0].square().mean().sqrt().item(), rel=1e-9)
+
+
+def test_gradients_explode_without_qk_norm_only():
+    depth = {qk: roads.gradients(roads.output_stack(32, 0, qk), 2)[0] for qk in ("none", "joint")}
+    assert depth["none"] > 10 * depth["joint"]
+
+
+@pytest.mark.parametrize("scale", [0.37, 4.2])
+def test_slope_with_qk_norm_is_homogeneous(scale):
+    for qk in ("joint", "per_head"):
+        assert roads.slope(qk, scale) * scale == pytest.approx(roads.slope(qk, 1.0), rel=1e-9)
+    assert abs(roads.slope("none", scale) * scale / roads.slope("none", 1.0) - 1) > 0.1
+
+
+@pytest.mark.parametrize("qk_norm", ["per_head", "joint"])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("seed", range(3))
+def test_bound_holds_for_any_weights(qk_norm, kv_heads, seed):
+    attention = roads.attention(qk_norm, seed, gains=0.5, scale=10.0 ** (3 * seed), kv_heads=kv_heads)
+    largest = attention.logits(draw(2, 9, 32, seed=seed)).abs().max().item()
+    assert 0.05 * roads.logit_bound(attention) < largest <= roads.logit_bound(attention)
+
+
+@pytest.mark.parametrize("qk_norm, factor", [("per_head", 1), ("joint", 4)])
+def test_bound_is_reached(qk_norm, factor):
+    attention = roads.attention(qk_norm, scale=1e4)
+    with torch.no_grad():
+        attention.key.weight.copy_(attention.query.weight)
+        attention.query.weight[8:] = 0  # everything in one head
+        attention.key.weight[8:] = 0
+    x = draw(1, 1, 32)
+    assert attention.logits(x)[0, 0, 0, 0].item() == pytest.approx(factor * math.sqrt(8), rel=1e-9)
+    assert roads.logit_bound(attention) == pytest.approx(factor * math.sqrt(8))
+
+
+def test_no_bound_without_norm():
+    with pytest.raises(ValueError, match="no bound"):
+        roads.logit_bound(SelfAttention(32, 4))
+
+
+def test_gains_that_are_equal_in_each_pair_commute_with_rope():
+    orders = [roads.attention("per_head", gains=0.5, rotary=Rotary(8), norm_after_rotary=after) for after in (0, 1)]
+    x = draw(2, 5, 32)
+    assert (orders[0].logits(x) - orders[1].logits(x)).abs().max() > 0.1
+    for attention in orders:
+        with torch.no_grad():
+            for norm in (attention.query_norm, attention.key_norm):
+                norm.weight[4:] = norm.weight[:4]
+    assert (orders[0].logits(x) - orders[1].logits(x)).abs().max() < 1e-12
+
+
+def test_tiny_models_have_their_own_gains():
+    models = roads.tiny_models()
+    if not models:
+        pytest.skip("transformers is not installed")
+    assert set(models) == set(roads.FAMILIES)
+    gains = [p for p in models["Llama"].parameters() if p.dim() == 1]
+    assert len(gains) == 5 and all(p.std() > 0.1 for p in gains)
+    llama = models["Llama"]
+    (before, after), (_, final) = roads.seen(llama, [llama.model.layers[1], llama.model.norm], torch.arange(6)[None])
+    assert before.shape == after.shape == (1, 6, 32) and not torch.equal(before, after)
+    assert torch.allclose(llama(torch.arange(6)[None]).logits, llama.lm_head(final), atol=1e-6)
+    assert fmean(final.square().flatten().tolist()) < 3
