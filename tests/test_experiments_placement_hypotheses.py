@@ -1,0 +1,146 @@
+"""Why Post-LN is hard: the measurements against torch, closed forms and the chapter's training run."""
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from normlab import device, fast, probes
+from normlab.experiments import placement_hypotheses as hyp
+from normlab.experiments import placement_trained, plays
+
+
+def draw(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def disturbed(name, layers=3, seed=0):
+    """A stack in float64 whose gains and biases are not 1 and 0."""
+    model = hyp.model_of(name, layers, seed).double()
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.dim() == 1:
+                p += 0.3 * torch.randn(p.shape, generator=generator, dtype=p.dtype)
+    return model
+
+
+def torch_loss(model):
+    ids, targets = plays.passages()
+    return F.cross_entropy(model(ids).transpose(1, 2), targets)
+
+
+def test_lower_blocks_are_small_and_the_top_one_is_not():
+    small, plain = (hyp.model_of(name, 4, 3) for name in (hyp.POST_INIT, "Post-LN"))
+    for layer, (a, b) in enumerate(zip(small.blocks, plain.blocks), start=1):
+        for scaled in ("residuals.0.sublayer.value", "residuals.0.sublayer.out", "residuals.1.sublayer.up", "residuals.1.sublayer.down"):
+            ratio = a.get_submodule(scaled).weight / b.get_submodule(scaled).weight
+            torch.testing.assert_close(ratio, torch.full_like(ratio, 1 / (4 - layer + 1)))
+        for kept in ("residuals.0.sublayer.query", "residuals.0.sublayer.key", "residuals.0.norm"):
+            assert torch.equal(a.get_submodule(kept).weight, b.get_submodule(kept).weight)
+
+
+def test_output_is_what_the_head_reads():
+    for name in ("Post-LN", "Pre-LN"):
+        model = disturbed(name)
+        logits = model(plays.passages()[0])
+        torch.testing.assert_close(model.head(hyp.output(model)), logits, rtol=1e-12, atol=1e-12)
+
+
+def test_relative_change():
+    x = draw(2, 5, 8)
+    assert hyp.relative_change(x, 1.25 * x) == pytest.approx(0.25, rel=1e-12)
+    assert hyp.relative_change(3 * x, 3 * x + 3) == pytest.approx(1 / x.square().mean().sqrt().item(), rel=1e-12)
+
+
+def test_noise_has_the_size_that_it_should_have():
+    model = disturbed("Post-LN, N(0, 0.02)")
+    before = copy.deepcopy(model.state_dict())
+    noisy = hyp.perturbed(model, 0.05, seed=2).state_dict()
+    for name, old in model.state_dict().items():
+        assert torch.equal(old, before[name])  # the model itself stays
+        if name.startswith("blocks") and old.dim() == 2:
+            assert hyp.relative_change(old, noisy[name]) == pytest.approx(0.05, rel=0.1)
+        else:
+            assert torch.equal(noisy[name], old)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3])
+def test_first_step_is_that_of_torch_adam(scale):
+    model = disturbed("Pre-LN")
+    theirs = copy.deepcopy(model)
+    ids, targets = plays.passages(seed=98)
+    (scale * F.cross_entropy(theirs(ids).transpose(1, 2), targets)).backward()
+    torch.optim.Adam(theirs.parameters(), lr=3e-3, betas=(0.9, 0.98)).step()
+    ours = hyp.after_one_step(model, 3e-3, scale)
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
+
+
+def test_gradients_are_those_of_backward():
+    model = disturbed("DeepNorm", layers=4)
+    torch_loss(model).backward()
+    expected = [block.residuals[1].sublayer.down.weight.grad.norm().item() for block in model.blocks]
+    assert hyp.mlp_gradients(model) == pytest.approx(expected, rel=1e-10)
+
+
+def test_token_cosine_against_all_pairs():
+    x = draw(3, 6, 8) + 0.5
+    pairs = [F.cosine_similarity(s[i], s[j], dim=0) for s in x for i in range(6) for j in range(6) if i != j]
+    assert hyp.token_cosine(x) == pytest.approx(torch.stack(pairs).mean().item(), rel=1e-12)
+    assert hyp.token_cosine(x[:, :1].expand(-1, 6, -1)) == pytest.approx(1, rel=1e-12)
+
+
+def test_spread_of_known_tokens():
+    assert hyp.spread(torch.tensor([[[1.0, 5.0], [3.0, 5.0]]])) == pytest.approx(math.sqrt(0.5))
+    assert hyp.spread(torch.ones(2, 3, 4)) == 0
+
+
+def test_a_silent_pre_stack_lets_everything_through():
+    seen = hyp.look(hyp.shrink_writers(disturbed("Pre-LN"), 0.0))
+    assert seen["forward"] == seen["backward"] == 1
+
+
+def test_a_silent_post_stack_divides_by_what_its_first_norm_is_given():
+    model = hyp.shrink_writers(hyp.model_of("Post-LN", 4, 0).double(), 0.0)
+    with torch.no_grad():
+        for table in model.embedding_tables():
+            table.weight *= 5
+    seen, embedded = hyp.look(model), model.embed(plays.passages()[0]).detach()
+    inverse = 1 / probes.size(embedded - embedded.mean(-1, keepdim=True))
+    assert seen["forward"] == pytest.approx(inverse, rel=0.05)
+    assert seen["backward"] == pytest.approx(inverse, rel=0.1)
+    # Of 8 norms the first is given tokens of size 5, the others those of size 1.
+    assert seen["norm_input"] == pytest.approx((probes.size(embedded) + 7) / 8, rel=1e-3)
+
+
+def test_look_reports_the_gradient_of_the_first_block():
+    model = disturbed("Post-LN")
+    seen = hyp.look(model)
+    torch_loss(model).backward()
+    assert seen["gradient"] == pytest.approx(model.blocks[0].residuals[1].sublayer.down.weight.grad.norm().item(), rel=1e-10)
+    assert seen["cosine"] == pytest.approx(hyp.token_cosine(hyp.output(model)), rel=1e-12)
+
+
+def test_looking_does_not_disturb_the_training():
+    losses, kept = placement_trained.train_stack("Post-LN", 2, hyp.LARGE, 0, seed=1, steps=6)
+    model, seen = hyp.train_and_look("Post-LN", 1, layers=2, steps=6)
+    assert seen["last"] == sum(losses) / 20
+    with device.single_thread(), fast.enabled():
+        assert plays.validation_loss(model) == kept["validation"]
+    assert [len(seen[key]) for key in ("norm_input", "change")] == [sum(step <= 6 for step in hyp.GRID)] * 2
+
+
+def test_every_run_can_start():
+    for run in hyp.RUNS:
+        _, seen = hyp.train_and_look(run, 0, layers=1, steps=1)
+        assert seen["change"][0] == 0 < seen["change"][1]
+        assert all(math.isfinite(v) for values in seen.values() if isinstance(values, list) for v in values)
+
+
+def test_shrunk_writers_scale_what_a_sublayer_adds():
+    model = disturbed("Pre-LN")
+    a, b = (probes.record(m, plays.passages()[0])[0].increment for m in (model, hyp.shrink_writers(model, 0.1)))
+    torch.testing.assert_close(0.1 * a, b, rtol=1e-10, atol=1e-12)
