@@ -167,16 +167,12 @@ def by_depth(name: str, seed: int, width: int = WIDTH) -> dict[str, list[float]]
     return {key: [f[key] for f in found] for key in found[0]}
 
 
-def mean_profile(name: str, layers: int, seeds: int = 5, **options: Any) -> dict[str, Tensor]:
-    """:func:`profile` of one of STACKS, geometric means over seeds, each [L] (the cosine: an ordinary mean)."""
+def profiles(name: str, layers: int, seeds: int = 5, **options: Any) -> dict[str, Tensor]:
+    """:func:`profile` of one of STACKS for several seeds, each [seeds, L]."""
     ids, targets = plays.passages(8)
     with device.single_thread():
         runs = [profile(stack(layers, s, **STACKS[name] | options), ids, targets) for s in range(seeds)]
-    means = {}
-    for key in runs[0]:
-        values = torch.tensor([r[key] for r in runs], dtype=torch.float64)
-        means[key] = values.mean(0) if key == "cosine" else values.log().mean(0).exp()
-    return means
+    return {key: torch.tensor([r[key] for r in runs], dtype=torch.float64) for key in runs[0]}
 
 
 # --- over seeds --------------------------------------------------------------------------------------------------------
@@ -192,6 +188,13 @@ def slope(depths: Sequence[float], values: Sequence[float]) -> float:
 def slopes(runs: Sequence[dict], key: str, start: int = 0) -> tuple[float, float]:
     """Mean and sample standard deviation over seeds of the exponent of ``key``, from depth DEPTHS[start] on."""
     found = [slope(DEPTHS, run[key][start:]) for run in runs]
+    return fmean(found), stdev(found)
+
+
+def layer_slopes(gradients: Tensor) -> tuple[float, float]:
+    """The same for the exponent of gradients [seeds, L] in the number of the layer, inside one model."""
+    layers = range(1, gradients.shape[1] + 1)
+    found = [slope(layers, row) for row in gradients.tolist()]
     return fmean(found), stdev(found)
 
 
