@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from normlab import data, device, functional, probes, training
+from normlab.experiments import plays
 from normlab.norms import NormKind
 from normlab.record import Recipe
 from normlab.transformer import Init, Transformer, TransformerConfig
@@ -276,8 +277,7 @@ def first_update(scale: float, optimizer: str, seed: int = 0, lr: float = 0.01) 
 
 # --- trained streams --------------------------------------------------------------------------------------------
 
-TOKENS = 32
-BATCH = 16
+TOKENS, BATCH = plays.TOKENS, plays.BATCH
 SETTINGS = {"layers": 12, "width": 48, "steps": 600, "lr": 3e-3}
 VARIANTS: dict[str, dict[str, Any]] = {
     "pre-norm": {},
@@ -303,27 +303,14 @@ def small_model(variant: str, seed: int, layers: int = 12, width: int = 48) -> T
 def train_small_model(
     variant: str, seed: int, layers: int = 12, width: int = 48, steps: int = 600, lr: float = 3e-3, progress: str | None = None
 ) -> dict:
-    """Train it with Adam; "before" and "after" describe its stream at initialization and at the end.
+    """Train it as :func:`normlab.experiments.plays.train` does; "before" and "after" describe its stream.
 
-    A tenth of the steps warms up, a cosine ends at 0, gradients are clipped at norm 1, nothing decays; on one thread.
     See :func:`describe` for the result.
     """
-    corpus = data.corpus()
     model = small_model(variant, seed, layers, width)
     with device.single_thread():
         before = describe(model)
-        model.to(device.pick())
-        training.train(
-            model,
-            data.sampler(corpus.train.to(device.pick()), BATCH, TOKENS),
-            steps,
-            lr=lr,
-            seed=1000 + seed,
-            warmup=steps // 10,
-            floor=0.0,
-            clip=1.0,
-            progress=progress,
-        )
+        plays.train(model, steps, lr, seed, progress=progress)
         return {"before": before, "after": describe(model)}
 
 
@@ -359,15 +346,6 @@ def if_independent(description: dict) -> float:
 # --- records ----------------------------------------------------------------------------------------------------
 
 
-def _five_digits(value):
-    """Results as they stand in a record: floats to five significant digits."""
-    if isinstance(value, dict):
-        return {k: _five_digits(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_five_digits(v) for v in value]
-    return float(f"{value:.5g}")
-
-
 RECORDS = (
     Recipe(
         "stacks_at_init",
@@ -377,12 +355,12 @@ RECORDS = (
             for stack in STACKS
             for seed in range(10)
         ],
-        lambda **setting: _five_digits(stack_growth(**setting)),
+        lambda **setting: plays.five_digits(stack_growth(**setting)),
     ),
     Recipe(
         "trained_streams",
         "streams of small Pre-LN models before and after training on Hamlet, float32, one thread",
         [{"variant": variant, "seed": seed, **SETTINGS} for variant in VARIANTS for seed in range(5)],
-        lambda **setting: _five_digits(train_small_model(**setting, progress=f"{setting['variant']} {setting['seed']}")),
+        lambda **setting: plays.five_digits(train_small_model(**setting, progress=f"{setting['variant']} {setting['seed']}")),
     ),
 )

@@ -61,4 +61,4 @@ def five_digits(value):
         return {k: five_digits(v) for k, v in value.items()}
     if isinstance(value, list):
         return [five_digits(v) for v in value]
-    return float(f"{value:.5g}")
+    return float(f"{value:.5g}") if isinstance(value, float) else value

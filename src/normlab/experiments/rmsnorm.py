@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from normlab import data, device, fast, functional, optimizers, probes, training
+from normlab.experiments import plays
 from normlab.functional import Convention
 from normlab.norms import NormKind
 from normlab.record import Recipe, grid
@@ -25,8 +26,7 @@ from normlab.transformer import MLP, Transformer, TransformerConfig
 
 # --- small language models that differ in the norm alone ------------------------------------------------------------
 
-TOKENS = 32
-BATCH = 16
+TOKENS, BATCH = plays.TOKENS, plays.BATCH
 SETTINGS = {"layers": 4, "width": 48, "steps": 300, "lr": 3e-3}
 NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 
@@ -49,38 +49,25 @@ def small_model(norm: str, seed: int, layers: int = 4, width: int = 48, **option
 def train_small_model(
     norm: str, seed: int, layers: int = 4, width: int = 48, steps: int = 300, lr: float = 3e-3, progress: str | None = None
 ) -> tuple[Transformer, dict]:
-    """Train it with AdamW (see :func:`normlab.training.train`); the model, on the CPU, and what a record keeps of it.
+    """Train it as :func:`normlab.experiments.plays.train` does; the model, on the CPU, and what a record keeps of it.
 
-    A tenth of the steps warms up, a cosine ends at 0, gradients are clipped at norm 1, nothing decays; on one thread.
     The same seed means the same first weights and the same batches whichever the norm.
 
     Returns:
         ``loss``: validation loss. ``before`` and ``after``: :func:`mean_shares` of the stream.
     """
-    corpus = data.corpus()
     model = small_model(norm, seed, layers, width)
     before = mean_shares(model)
     with device.single_thread(), fast.enabled():
-        model.to(device.pick())
-        training.train(
-            model,
-            data.sampler(corpus.train.to(device.pick()), BATCH, TOKENS),
-            steps,
-            lr=lr,
-            seed=1000 + seed,
-            warmup=steps // 10,
-            floor=0.0,
-            clip=1.0,
-            progress=progress,
-        )
+        plays.train(model, steps, lr, seed, progress=progress)
         model.cpu()
-        loss = training.validation_loss(model, data.sampler(corpus.val, BATCH, TOKENS), count=32)
+        loss = plays.validation_loss(model, count=32)
     return model, {"loss": loss, "before": before, "after": mean_shares(model)}
 
 
 def passages(sequences: int = BATCH, seed: int = 99) -> Tensor:
     """Token ids [sequences, TOKENS] from the held-out part of Hamlet."""
-    return data.windows(data.corpus().val, sequences, TOKENS, torch.Generator().manual_seed(seed))[0]
+    return plays.passages(sequences, TOKENS, seed)[0]
 
 
 def passage_loss(model: Transformer, ids: Tensor) -> Tensor:
@@ -470,21 +457,12 @@ def gain_after_decay(start: float, steps: int = 100_000, lr: float = 3e-4, weigh
 # --- records --------------------------------------------------------------------------------------------------------
 
 
-def _five_digits(value):
-    """Results as they stand in a record: floats to five significant digits."""
-    if isinstance(value, dict):
-        return {k: _five_digits(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_five_digits(v) for v in value]
-    return float(f"{value:.5g}") if isinstance(value, float) else value
-
-
 RECORDS = (
     Recipe(
         "layernorm_or_rmsnorm",
         "small Pre-Norm models that differ in LayerNorm or RMSNorm alone, ten paired seeds, float32, one thread",
         [{**setting, **SETTINGS} for setting in grid(seed=range(10), norm=NORMS)],
-        lambda **setting: _five_digits(train_small_model(**setting, progress=f"{setting['norm']} {setting['seed']}")[1]),
+        lambda **setting: plays.five_digits(train_small_model(**setting, progress=f"{setting['norm']} {setting['seed']}")[1]),
     ),
     Recipe(
         "compiled_norms",
@@ -496,6 +474,6 @@ RECORDS = (
         "norm_timings",
         "CPU time of LayerNorm and RMSNorm in several implementations relative to a copy, one thread, float32",
         [{"repeat": n, "tokens": 2048, "width": 1024, "rounds": 31} for n in range(5)],
-        lambda **setting: _five_digits(time_norms(**setting)),
+        lambda **setting: plays.five_digits(time_norms(**setting)),
     ),
 )
