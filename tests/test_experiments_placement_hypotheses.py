@@ -134,7 +134,7 @@ def test_looking_does_not_disturb_the_training():
 
 
 def test_every_run_can_start():
-    for run in hyp.RUNS:
+    for run in hyp.RUNS | hyp.CONTROLS:
         _, seen = hyp.train_and_look(run, 0, layers=1, steps=1)
         assert seen["change"][0] == 0 < seen["change"][1]
         assert all(math.isfinite(v) for values in seen.values() if isinstance(values, list) for v in values)
