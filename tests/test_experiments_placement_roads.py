@@ -6,9 +6,11 @@ from statistics import fmean
 import pytest
 import torch
 
+import normlab
 from normlab import observe
 from normlab.attention import Rotary, SelfAttention
 from normlab.experiments import placement_roads as roads
+from normlab.experiments import placement_roads_models
 from normlab.experiments import plays
 from normlab.placement import deepnorm_single
 
@@ -78,6 +80,26 @@ def test_gradients_explode_without_qk_norm_only():
     assert depth["none"] > 10 * depth["joint"]
 
 
+def test_focus_against_the_general_observer():
+    model = roads.output_stack(3, seed=2, qk_norm="per_head")
+    expected = observe.attention(model, plays.passages(3)[0])
+    found = roads.focus(model, 3)
+    assert [f.layer for f in found] == [e.layer for e in expected]
+    for ours, theirs in zip(found, expected):
+        assert torch.allclose(ours.logits, theirs.logits, atol=1e-9)
+
+
+def test_explosion_of_every_kind_and_its_record():
+    runs = {kind: roads.explosion(kind, 9, seed=1) for kind in roads.KINDS}
+    plain, cut, normed = runs.values()
+    assert cut["first"] < plain["first"] and cut["logit"] == plain["logit"] and cut["entropy"] == plain["entropy"]
+    assert normed["logit"][1] < plain["logit"][1]
+    assert len(plain["stream"]) == 3 and plain["stream"][1:] == [roads.gradients(roads.output_stack(9, 1))[1][8]] * 2
+    for kind, run in runs.items():
+        recorded = roads._explosions(kind, 2, 2)
+        assert set(recorded) == set(run) and len(recorded["first"]) == 2
+
+
 @pytest.mark.parametrize("scale", [0.37, 4.2])
 def test_slope_with_qk_norm_is_homogeneous(scale):
     for qk in ("joint", "per_head"):
@@ -123,14 +145,15 @@ def test_gains_that_are_equal_in_each_pair_commute_with_rope():
 
 
 def test_tiny_models_have_their_own_gains():
-    models = roads.tiny_models()
+    models = placement_roads_models.tiny_models()
     if not models:
         pytest.skip("transformers is not installed")
-    assert set(models) == set(roads.FAMILIES)
+    assert set(models) == set(placement_roads_models.FAMILIES)
     gains = [p for p in models["Llama"].parameters() if p.dim() == 1]
     assert len(gains) == 5 and all(p.std() > 0.1 for p in gains)
+    assert all(normlab.inspect(model).stacks for model in models.values())
     llama = models["Llama"]
-    (before, after), (_, final) = roads.seen(llama, [llama.model.layers[1], llama.model.norm], torch.arange(6)[None])
+    (before, after), (_, final) = placement_roads_models.seen(llama, [llama.model.layers[1], llama.model.norm], torch.arange(6)[None])
     assert before.shape == after.shape == (1, 6, 32) and not torch.equal(before, after)
     assert torch.allclose(llama(torch.arange(6)[None]).logits, llama.lm_head(final), atol=1e-6)
     assert fmean(final.square().flatten().tolist()) < 3

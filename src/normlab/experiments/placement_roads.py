@@ -1,21 +1,21 @@
-"""Chapter 5, roads after Pre and Post: what runs, why an output norm wants QK-norm, and what real models do."""
+"""Chapter 5, roads after Pre and Post: what runs, why an output norm wants QK-norm, what QK-norm bounds."""
 
-import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from normlab import device
-from normlab.attention import QKNorm, SelfAttention
+from normlab import device, observe, probes
+from normlab.attention import QKNorm, SelfAttention, visibility
 from normlab.config import TransformerConfig
 from normlab.data import corpus
 from normlab.experiments import plays
 from normlab.losses import next_token_loss
 from normlab.placement import Placement
+from normlab.record import Recipe, grid
 from normlab.transformer import Transformer
 
 # --- every road, one step ---------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def frozen_logits(model: Transformer) -> Iterator[None]:
             handle.remove()
 
 
-def gradients(model: Transformer, sequences: int = 8) -> tuple[float, list[float]]:
+def gradients(model: Transformer, sequences: int = 4) -> tuple[float, list[float]]:
     """Gradient of the loss on held-out text: its norm over the value and output matrices of the first attention
     (which get one under :func:`frozen_logits` as well), its root mean square on the stream before every block.
     """
@@ -97,6 +97,36 @@ def gradients(model: Transformer, sequences: int = 8) -> tuple[float, list[float
                 hook.remove()
         value, out, *slopes = torch.autograd.grad(loss, [first.value.weight, first.out.weight, *streams])
     return (value.square().sum() + out.square().sum()).sqrt().item(), [s.square().mean().sqrt().item() for s in slopes]
+
+
+@torch.no_grad()
+def focus(model: Transformer, sequences: int = 4) -> list[observe.AttentionRecord]:
+    """The attention logits of every block on held-out text, as :func:`normlab.observe.attention` gives them."""
+    ids = plays.passages(sequences)[0]
+    with device.single_thread():
+        streams = [r.sublayer_input for r in probes.record(model, ids) if r.kind == "attention"]
+        logits = [block.residuals[0].sublayer.logits(x) for block, x in zip(model.blocks, streams, strict=True)]
+    hidden = ~visibility(ids.shape[1])
+    return [observe.AttentionRecord(i, z.masked_fill(hidden, float("-inf"))) for i, z in enumerate(logits, 1)]
+
+
+KINDS = {"output norm": "none", "no gradient through q, k": "none", "with QK-norm": "joint"}
+
+
+def explosion(kind: str, layers: int, seed: int) -> dict:
+    """One of KINDS: :func:`gradients` (``first``; ``stream`` before every eighth block and the last), and the largest
+    ``logit`` and the ``entropy`` of the first and the last block.
+    """
+    model = output_stack(layers, seed, KINDS[kind])
+    with frozen_logits(model) if kind.startswith("no gradient") else nullcontext():
+        first, stream = gradients(model)
+    ends = [focus(model)[i] for i in (0, -1)]
+    return {
+        "first": first,
+        "stream": [*stream[::8], stream[-1]],
+        "logit": [end.largest for end in ends],
+        "entropy": [end.entropy for end in ends],
+    }
 
 
 def slope(qk_norm: str, scale: float, seed: int = 0, tokens: int = 32, width: int = 32) -> float:
@@ -150,77 +180,20 @@ def attention(qk_norm: str, seed: int = 0, gains: float = 0.0, scale: float = 1.
     return module
 
 
-# --- real models ------------------------------------------------------------------------------------------------------
-
-_SIZES = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-_SIZES |= {"intermediate_size": 48, "max_position_embeddings": 64}
-_SIZES |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-_GROUPED = _SIZES | {"num_key_value_heads": 2}
-_HEADS = _GROUPED | {"head_dim": 8}
-_EXPERTS = _HEADS | {"num_local_experts": 2}
-_GPT2 = {"vocab_size": 40, "n_embd": 32, "n_layer": 2, "n_head": 4, "bos_token_id": 1, "eos_token_id": 2}
-_T5 = {"vocab_size": 40, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
-_MINIMAX = _EXPERTS | {"layer_types": ["full_attention"] * 2, "block_size": 4}
-
-FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "BERT": ("BertForMaskedLM", "BertConfig", _SIZES),
-    "T5": ("T5ForConditionalGeneration", "T5Config", _T5 | {"decoder_start_token_id": 0}),
-    "GPT-2": ("GPT2LMHeadModel", "GPT2Config", _GPT2),
-    "GPT-NeoX": ("GPTNeoXForCausalLM", "GPTNeoXConfig", _SIZES),
-    "Llama": ("LlamaForCausalLM", "LlamaConfig", _GROUPED),
-    "Mistral": ("MistralForCausalLM", "MistralConfig", _HEADS),
-    "Qwen 2": ("Qwen2ForCausalLM", "Qwen2Config", _GROUPED),
-    "Qwen 3": ("Qwen3ForCausalLM", "Qwen3Config", _HEADS),
-    "Phi-3": ("Phi3ForCausalLM", "Phi3Config", _GROUPED),
-    "gpt-oss": ("GptOssForCausalLM", "GptOssConfig", _EXPERTS),
-    "Granite": ("GraniteForCausalLM", "GraniteConfig", _GROUPED),
-    "Gemma": ("GemmaForCausalLM", "GemmaConfig", _HEADS),
-    "Gemma 2": ("Gemma2ForCausalLM", "Gemma2Config", _HEADS),
-    "Gemma 3": ("Gemma3ForCausalLM", "Gemma3TextConfig", _HEADS),
-    "GLM-4": ("Glm4ForCausalLM", "Glm4Config", _HEADS),
-    "OLMo": ("OlmoForCausalLM", "OlmoConfig", _GROUPED),
-    "OLMo 2": ("Olmo2ForCausalLM", "Olmo2Config", _GROUPED),
-    "EXAONE 4": ("Exaone4ForCausalLM", "Exaone4Config", _HEADS),
-    "Cohere": ("CohereForCausalLM", "CohereConfig", _GROUPED),
-    "MiniMax-01": ("MiniMaxForCausalLM", "MiniMaxConfig", _MINIMAX),
-}
-NOT_DECODERS = ("BERT", "T5")
+# --- record -----------------------------------------------------------------------------------------------------------
 
 
-def tiny_models(seed: int = 0) -> dict[str, nn.Module]:
-    """The families of the transformers library with 2 blocks and random weights and gains; {} where it is missing."""
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            import transformers
-    except ImportError:
-        return {}
-    transformers.logging.set_verbosity_error()
-    models = {}
-    with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
-        for family, (model, config, sizes) in FAMILIES.items():
-            models[family] = getattr(transformers, model)(getattr(transformers, config)(**sizes)).eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for built in models.values():
-            for p in built.parameters():
-                draw = torch.randn(p.shape, generator=generator)
-                p.copy_(draw / p.shape[-1] ** 0.5 if p.dim() > 1 else p + 0.3 * draw)
-    return models
+def _explosions(kind: str, layers: int, seeds: int) -> dict:
+    found = [explosion(kind, layers, seed) for seed in range(seeds)]
+    return plays.five_digits({key: [run[key] for run in found] for key in found[0]})
 
 
-@torch.no_grad()
-def seen(model: nn.Module, modules: Sequence[nn.Module], ids: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """(input, output) of the given modules while ``ids`` [B, T] run through the model, in the order given."""
-    found: dict[nn.Module, tuple[Tensor, Tensor]] = {}
-
-    def keep(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        x = args[0] if args else kwargs["hidden_states"]
-        found[module] = (x, output[0] if isinstance(output, tuple) else output)
-
-    handles = [module.register_forward_hook(keep, with_kwargs=True) for module in modules]
-    try:
-        model(ids)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return [found[module] for module in modules]
+RECORDS = (
+    Recipe(
+        "output_norm_gradients",
+        "gradients at initialization behind output norms, with and without QK-norm, by depth: width 32, float64",
+        grid(kind=list(KINDS), layers=[4, 16, 64], seeds=[6]),
+        _explosions,
+        larger=grid(kind=list(KINDS), layers=[4, 16, 64, 256], seeds=[20]),
+    ),
+)
