@@ -140,4 +140,5 @@ def depth_frame(axes: Sequence[Axes], table: dict[str, dict[str, Sequence[float]
         ax.set(title=title, xlim=limits[key], ylim=(len(table) - 0.5, -0.5), yticks=range(len(table)))
         ax.set_yticklabels(list(table) if ax is axes[0] else [])
         ax.tick_params(axis="y", length=0)
-        ax.grid(axis="y", visible=False)
+        ax.grid(False)
+        ax.spines["left"].set_visible(False)
