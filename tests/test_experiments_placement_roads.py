@@ -91,9 +91,9 @@ def test_focus_against_the_general_observer():
 
 def test_explosion_of_every_kind_and_its_record():
     runs = {kind: roads.explosion(kind, 9, seed=1) for kind in roads.KINDS}
-    plain, cut, normed = runs.values()
+    plain, cut, normed, small = runs.values()
     assert cut["first"] < plain["first"] and cut["logit"] == plain["logit"] and cut["entropy"] == plain["entropy"]
-    assert normed["logit"][1] < plain["logit"][1]
+    assert small["logit"][1] < normed["logit"][1] < plain["logit"][1]
     assert len(plain["stream"]) == 3 and plain["stream"][1:] == [roads.gradients(roads.output_stack(9, 1))[1][8]] * 2
     for kind, run in runs.items():
         recorded = roads._explosions(kind, 2, 2)

@@ -51,8 +51,8 @@ def paired(values: Sequence[float], baseline: Sequence[float]) -> tuple[float, f
 # --- output norm with and without QK-norm -----------------------------------------------------------------------------
 
 
-def output_stack(layers: int, seed: int, qk_norm: str = "none", width: int = 32) -> Transformer:
-    """x + RMSNorm(F(x)) in every sublayer, Xavier, 2 heads, float64."""
+def output_stack(layers: int, seed: int, qk_norm: str = "none", init: str = "xavier", width: int = 32) -> Transformer:
+    """x + RMSNorm(F(x)) in every sublayer, 2 heads, float64."""
     config = TransformerConfig(
         vocab_size=len(corpus().vocabulary),
         context=plays.TOKENS,
@@ -61,6 +61,7 @@ def output_stack(layers: int, seed: int, qk_norm: str = "none", width: int = 32)
         heads=2,
         placement=Placement.OUTPUT,
         qk_norm=qk_norm,
+        init=init,
     )
     return Transformer(config, seed).double()
 
@@ -110,14 +111,19 @@ def focus(model: Transformer, sequences: int = 4) -> list[observe.AttentionRecor
     return [observe.AttentionRecord(i, z.masked_fill(hidden, float("-inf"))) for i, z in enumerate(logits, 1)]
 
 
-KINDS = {"output norm": "none", "no gradient through q, k": "none", "with QK-norm": "joint"}
+KINDS = {  # QK-norm, initialization
+    "output norm": ("none", "xavier"),
+    "no gradient through q, k": ("none", "xavier"),
+    "with QK-norm": ("joint", "xavier"),
+    "output norm, N(0, 0.02)": ("none", "gpt2"),
+}
 
 
 def explosion(kind: str, layers: int, seed: int) -> dict:
     """One of KINDS: :func:`gradients` (``first``; ``stream`` before every eighth block and the last), and the largest
     ``logit`` and the ``entropy`` of the first and the last block.
     """
-    model = output_stack(layers, seed, KINDS[kind])
+    model = output_stack(layers, seed, *KINDS[kind])
     with frozen_logits(model) if kind.startswith("no gradient") else nullcontext():
         first, stream = gradients(model)
     ends = [focus(model)[i] for i in (0, -1)]
@@ -135,7 +141,7 @@ def slope(qk_norm: str, scale: float, seed: int = 0, tokens: int = 32, width: in
     A is self-attention with Xavier weights, O an RMSNorm with eps = 0. With QK-norm O(A(c x)) = O(A(x)) for every c,
     so that the slope is exactly 1/c of that at c = 1.
     """
-    attention = output_stack(1, seed, qk_norm, width).blocks[0].residuals[0].sublayer
+    attention = output_stack(1, seed, qk_norm, width=width).blocks[0].residuals[0].sublayer
     for norm in (attention.query_norm, attention.key_norm):
         if hasattr(norm, "eps"):
             norm.eps = 0.0
