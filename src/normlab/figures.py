@@ -86,16 +86,31 @@ def figure(alt: str, panels: int = 1, height: float = 3.4):
 
 
 def slim_svg(fig: plt.Figure) -> str:
-    """The drawing without prolog, metadata and comments, coordinates to a tenth of a point: half the bytes, the same picture."""
+    """The drawing at about half of the bytes that matplotlib writes, and the same to the eye.
+
+    Left out are prolog, metadata and comments. Coordinates have a tenth of a point. Letters have short names.
+    """
     file = io.StringIO()
     fig.savefig(file, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<!--.*?-->", "", svg)
     for places in (r' (?:d|x|y)="[^"]*"', r"translate\([^)]*\)"):
         svg = re.sub(places, lambda place: re.sub(r"-?\d+\.\d+", _tenths, place[0]), svg)
-    svg = re.sub(r"<!--.*?-->", "", svg)
+    svg = re.sub(r'(<path id="DejaVu\w+-\w+" d="[^"]*") transform="scale\(0\.015625\)"/>', _letter, svg)
+    svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(?<=[\w\"])\s*([A-Za-z])\s*", r"\1", path[0]), svg)
+    svg = re.sub(r'(["#])DejaVu\w+-', r"\1", svg)
+    svg = svg.replace("xlink:href", "href").replace(' xmlns:xlink="http://www.w3.org/1999/xlink"', "")
+    svg = re.sub(r'(<use href="#\w+") transform="translate\(([\d.-]+) 0\)"/>', r'\1 x="\2"/>', svg)
+    svg = re.sub(r'(<use href="#m\w+"[^>]*?) style="[^"]*stroke-width: 0.8"/>', r"\1/>", svg)  # ticks know their style
     svg = re.sub(r' id="\w*\.?\w+_\d+"', "", svg)  # names of groups that nothing refers to
     return re.sub(r"\s+", " ", svg)  # a notebook file spends more on the start of a line than the line holds
+
+
+def _letter(outline: re.Match) -> str:
+    """A letter on a grid 16 times as coarse: 400 steps for its size."""
+    start, path = outline[1].split(' d="')
+    return f'{start} d="{re.sub(r"-?[0-9.]+", lambda n: str(round(float(n[0]) / 16)), path)} transform="scale(0.25)"/>'
 
 
 def _tenths(number: re.Match) -> str:

@@ -6,6 +6,7 @@ Needs a Chromium or Chrome; without one the tests are skipped, except under CI=t
 import functools
 import gzip
 import http.server
+import io
 import os
 import re
 import shutil
@@ -274,3 +275,30 @@ def test_the_ledger_filters_by_verdict_from_the_keyboard(browser, addresses):
             shown = page.evaluate(visible)
             assert len(shown) == wanted
             assert page.evaluate("[...document.querySelectorAll('.claim-group h2')].filter(h => h.offsetParent).length") <= wanted
+
+
+def test_a_slim_figure_shows_what_matplotlib_drew(browser):
+    """Both files drawn by the browser; they may differ by a shade along edges."""
+    pyplot, image, numpy = (pytest.importorskip(name) for name in ("matplotlib.pyplot", "matplotlib.image", "numpy"))
+    from normlab import figures
+
+    with pyplot.rc_context(figures.STYLE):
+        fig, (left, right) = pyplot.subplots(1, 2, figsize=(6.4, 3), layout="constrained")
+        left.semilogy([1, 2, 3], [0.01, 0.5, 7], "o--", label="−1.5 × Öl")
+        left.set(title="Σ and σ: √(2L)", xlabel="a value, with (signs) & “quotes”")
+        left.legend()
+        right.fill_between([0, 1, 2], [0, 1, 0], [1, 2, 3], alpha=0.3)
+        right.text(0.5, 0.5, "-1 ✗ 0.5", rotation=30)
+        file = io.StringIO()
+        fig.savefig(file, format="svg")
+        svgs = file.getvalue(), figures.slim_svg(fig)
+        pyplot.close(fig)
+    page, pictures = browser.new_page(viewport={"width": 640, "height": 320}), []
+    for svg in svgs:
+        page.set_content(svg[svg.index("<svg") :])
+        pictures.append(image.imread(io.BytesIO(page.screenshot())))
+    page.close()
+    before, after = pictures
+    difference = numpy.abs(before - after)
+    assert numpy.std(before) > 0.01 and difference.mean() < 1e-3
+    assert (difference.max(-1) > 0.3).mean() < 1e-3
