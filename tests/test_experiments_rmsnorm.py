@@ -46,18 +46,6 @@ def test_mean_shares_have_one_entry_per_sublayer_and_the_start():
     assert len(shares) == 1 + 2 * 2 and all(0 < s < 1 for s in shares)
 
 
-def test_t_quantiles():
-    from scipy.stats import t
-
-    for freedom, value in rms.T_QUANTILES.items():
-        assert value == pytest.approx(t.ppf(0.975, freedom), abs=1e-4)
-
-
-def test_paired_interval_by_hand():
-    center, half = rms.paired_interval([0.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0])
-    assert center == 3 and half == pytest.approx(2.7764 * math.sqrt(2.5) / math.sqrt(5))
-
-
 # --- conversion and rotation ---------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Recorded results: resumable, written run by run, in parallel where wanted."""
 
 import json
+import math
 import signal
 
 import joblib
@@ -158,3 +159,17 @@ def test_larger_settings_name_all_that_the_small_ones_name():
     for known in record.recipes().values():
         if known.larger:
             assert set(known.larger[0]) >= set(known.settings[0]), known.name
+
+
+def test_t_quantiles():
+    from scipy.stats import t
+
+    for freedom, value in record.T_QUANTILES.items():
+        assert value == pytest.approx(t.ppf(0.975, freedom), abs=1e-4)
+
+
+def test_paired_interval_by_hand():
+    center, half = record.paired_interval([0.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0])
+    assert center == 3 and half == pytest.approx(2.7764 * math.sqrt(2.5) / math.sqrt(5))
+    with pytest.raises(ValueError, match="got 2"):
+        record.paired_interval([1.0, 2.0], [1.0, 2.0])

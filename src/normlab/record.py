@@ -8,17 +8,19 @@ not repeated.
 import argparse
 import importlib
 import json
+import math
 import os
 import pkgutil
 import platform
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from itertools import product
 from pathlib import Path
+from statistics import fmean, stdev
 
 FOLDER = Path(__file__).with_name("records")
 
@@ -70,6 +72,18 @@ def results(record: dict, **setting) -> list[dict]:
     if not found:
         raise ValueError(f"record {record['name']!r} has no run with {setting}")
     return found
+
+
+T_QUANTILES = {4: 2.7764, 7: 2.3646, 9: 2.2622}  # Student's t, 97.5 %, by degrees of freedom
+
+
+def paired_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
+    """Mean of the paired differences second - first, and half the width of its 95 % t-interval (5, 8 or 10 pairs)."""
+    differences = [b - a for a, b in zip(first, second, strict=True)]
+    n = len(differences)
+    if n - 1 not in T_QUANTILES:
+        raise ValueError(f"5, 8 or 10 pairs are needed, got {n}")
+    return fmean(differences), T_QUANTILES[n - 1] * stdev(differences) / math.sqrt(n)
 
 
 def grid(**axes: Iterable) -> list[dict]:

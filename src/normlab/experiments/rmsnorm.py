@@ -2,13 +2,11 @@
 
 import copy
 import importlib
-import math
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
-from statistics import fmean, stdev
 
 import torch
 import torch.fx
@@ -89,16 +87,6 @@ def mean_shares(model: Transformer) -> list[float]:
     with device.single_thread():
         records = probes.record(copy.deepcopy(model).double(), passages())
     return [mean_share(x) for x in (records[0].stream, *(r.stream_after for r in records))]
-
-
-T_QUANTILES = {4: 2.7764, 7: 2.3646, 9: 2.2622}  # Student's t, 97.5 %, by degrees of freedom
-
-
-def paired_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
-    """Mean of the paired differences second - first, and half the width of its 95 % t-interval (5, 8 or 10 pairs)."""
-    differences = [b - a for a, b in zip(first, second, strict=True)]
-    n = len(differences)
-    return fmean(differences), T_QUANTILES[n - 1] * stdev(differences) / math.sqrt(n)
 
 
 # --- an LN model becomes an RMSNorm model, and an RMSNorm model is rotated ------------------------------------------
