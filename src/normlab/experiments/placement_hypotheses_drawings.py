@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from math import exp, log
-from statistics import fmean
+from statistics import fmean, median
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -25,40 +25,26 @@ def geometric_mean(values: Sequence[float]) -> float:
     return exp(fmean(log(v) for v in values))
 
 
-def _label(ax: Axes, text: str, point: tuple[float, float], offset: tuple[float, float], color: str, **options) -> None:
-    ax.annotate(text, point, offset, textcoords="offset points", color=color, fontsize=11, **options)
-
-
-def _band(ax: Axes, x: Sequence[float], runs: Sequence[Sequence[float]], color: str, style: str) -> list[float]:
-    """Geometric mean of the runs as a line, smallest and largest as a band; returns the line."""
+def _band(ax: Axes, x: Sequence[float], runs: Sequence[Sequence[float]], color: str, style: str) -> None:
+    """Median of the runs as a line, smallest and largest as a band."""
     columns = list(zip(*runs))
-    middle = [geometric_mean(c) for c in columns]
     ax.fill_between(x, [min(c) for c in columns], [max(c) for c in columns], color=color, alpha=0.15, linewidth=0)
-    ax.plot(x, middle, style, color=color)
-    return middle
+    ax.plot(x, [median(c) for c in columns], style, color=color)
 
 
-def sensitivity(axes: Sequence[Axes], runs: dict[str, Sequence[dict]]) -> None:
-    """Change of the output in percent against depth, {name: results of at_initialization}: noise, one small step."""
-    titles = {"noise": "… after 1 % of noise", "small": "… after one Adam step"}
-    for ax, (key, title) in zip(axes, titles.items()):
-        for name, results in runs.items():
-            color, style = LINES[name]
-            _band(ax, DEPTHS, [[100 * v for v in r[key]] for r in results], color, style)
-        ax.set(xscale="log", yscale="log", title=title, xlabel="blocks", xlim=(2.7, 27))
-        plain_log(ax.xaxis, DEPTHS)
-    plain_log(axes[0].yaxis, (0.03, 0.1, 0.3, 1, 3, 10))
-    plain_log(axes[1].yaxis, (0.3, 1, 3, 10, 30))
-    axes[0].set_ylabel("output changes by (%)")
-    left = {
-        "Post-LN": ("Post-LN", 5.2),
-        "Pre-LN": ("Pre-LN", 1.55),
-        POST_INIT: ("lower blocks small", 0.72),
-        "DeepNorm": ("DeepNorm", 0.27),
-        "Post-LN, N(0, 0.02)": ("N(0, 0.02)", 0.1),
-    }
-    for name, (text, y) in left.items():
-        axes[0].text(3, y, text, color=LINES[name][0], fontsize=11)
+def sensitivity(ax: Axes, runs: dict[str, Sequence[dict]]) -> None:
+    """Change of the output in percent by one small step of Adam, against depth; {name: results of at_initialization}."""
+    for name, results in runs.items():
+        color, style = LINES[name]
+        _band(ax, DEPTHS, [[100 * v for v in r["small"]] for r in results], color, style)
+    ax.set(xscale="log", yscale="log", title="Post-LN reacts most", xlabel="blocks", xlim=(2.9, 40), ylim=(0.2, 60))
+    ax.set_ylabel("one step moves the output by (%)")
+    plain_log(ax.xaxis, DEPTHS)
+    plain_log(ax.yaxis, (0.3, 1, 3, 10, 30))
+    labels = {"Post-LN": 32, "Pre-LN": 8.4, POST_INIT: 2.4, "Post-LN, N(0, 0.02)": 1.6, "DeepNorm": 0.95}
+    for name, y in labels.items():
+        text = {POST_INIT: "small below", "Post-LN, N(0, 0.02)": "N(0, 0.02)"}.get(name, name)
+        ax.text(25, y, text, color=LINES[name][0], va="center", fontsize=11)
 
 
 def first_steps(axes: Sequence[Axes], runs: dict[str, Sequence[dict]]) -> None:
@@ -68,14 +54,16 @@ def first_steps(axes: Sequence[Axes], runs: dict[str, Sequence[dict]]) -> None:
         color, style = LINES[name]
         _band(left, GRID, [r["norm_input"] for r in results], color, style)
         _band(right, GRID, [r["backward"] for r in results], color, style)
-        forward = [geometric_mean(column) for column in zip(*(r["forward"] for r in results))]
+        forward = [median(column) for column in zip(*(r["forward"] for r in results))]
         right.plot(GRID, forward, "o", color=color, markersize=5)
     for ax in axes:
         ax.set_xscale("symlog", linthresh=1, linscale=0.4)
-        plain_log(ax.xaxis, (0, 1, 3, 10, 30, 100))
-        ax.set(xlabel="training steps", xlim=(-0.05, 110))
-    left.set(title="Inputs of the norms grow", ylabel="size", ylim=(0, 8))
-    right.set(title="Post-LN shuts itself", ylabel="share that gets through", yscale="log", ylim=(3e-5, 40))
-    right.yaxis.set_major_locator(FixedLocator((1e-4, 1e-3, 1e-2, 0.1, 1, 10)))
+        plain_log(ax.xaxis, (0, 1, 10, 100))
+        ax.grid(False, axis="x")
+        ax.set(xlabel="steps", xlim=(-0.05, 110))
+    left.set(title="Norm inputs grow", ylabel="size", ylim=(0, 9))
+    right.set(title="Post-LN shuts", ylabel="share that gets through", yscale="log", ylim=(1e-5, 40))
+    right.yaxis.set_major_locator(FixedLocator((1e-4, 1e-2, 1)))
     right.yaxis.set_minor_locator(NullLocator())
-
+    for (text, x, y), name in zip((("Post", 12, 3.3), ("warm-up", 1.2, 0.35), ("Pre", 1.2, 4.4)), runs):
+        left.text(x, y, text, color=LINES[name][0], fontsize=11)
