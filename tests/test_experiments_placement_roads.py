@@ -6,7 +6,6 @@ from statistics import fmean
 import pytest
 import torch
 
-import normlab
 from normlab import observe
 from normlab.attention import Rotary, SelfAttention
 from normlab.experiments import placement_roads as roads
@@ -151,7 +150,7 @@ def test_tiny_models_have_their_own_gains():
     assert set(models) == set(placement_roads_models.FAMILIES)
     gains = [p for p in models["Llama"].parameters() if p.dim() == 1]
     assert len(gains) == 5 and all(p.std() > 0.1 for p in gains)
-    assert all(normlab.inspect(model).stacks for model in models.values())
+    assert all(report.stacks for report in placement_roads_models.inspected(models).values())
     llama = models["Llama"]
     (before, after), (_, final) = placement_roads_models.seen(llama, [llama.model.layers[1], llama.model.norm], torch.arange(6)[None])
     assert before.shape == after.shape == (1, 6, 32) and not torch.equal(before, after)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normlab import device, inspect
+
 _SIZES = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 _SIZES |= {"intermediate_size": 48, "max_position_embeddings": 64}
 _SIZES |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -63,6 +65,12 @@ def tiny_models(seed: int = 0) -> dict[str, nn.Module]:
     return models
 
 
+def inspected(models: dict[str, nn.Module]) -> dict[str, inspect.ModelReport]:
+    """:func:`normlab.inspect` of every model, on one thread: they are too small for more."""
+    with device.single_thread():
+        return {family: inspect.inspect(model) for family, model in models.items()}
+
+
 @torch.no_grad()
 def seen(model: nn.Module, modules: Sequence[nn.Module], ids: Tensor) -> list[tuple[Tensor, Tensor]]:
     """(input, output) of the given modules while ``ids`` [B, T] run through the model, in the order given."""
@@ -74,7 +82,8 @@ def seen(model: nn.Module, modules: Sequence[nn.Module], ids: Tensor) -> list[tu
 
     handles = [module.register_forward_hook(keep, with_kwargs=True) for module in modules]
     try:
-        model(ids)
+        with device.single_thread():
+            model(ids)
     finally:
         for handle in handles:
             handle.remove()
