@@ -39,13 +39,6 @@ def test_runs_sees_what_does_not():
     assert not roads.runs(broken)
 
 
-def test_paired_by_hand():
-    center, half = roads.paired([1.0, 2.0, 3.0, 4.0, 5.0], [0.0] * 5)
-    assert center == 3 and half == pytest.approx(2.7764 * math.sqrt(2.5 / 5))
-    with pytest.raises(ValueError, match="five"):
-        roads.paired([1.0] * 4, [0.0] * 4)
-
-
 def test_frozen_logits_changes_no_output_and_stops_two_gradients():
     model = roads.output_stack(3, seed=1)
     ids = plays.passages(2)[0]

@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from normlab import data, device, functional, training
+from normlab import data, device, functional
 from normlab.experiments import drunkards_walk as walk
+from normlab.experiments import plays
 from normlab.functional import Convention
 from normlab.norms import LayerNorm, NormKind
 from normlab.placement import Placement
@@ -251,7 +252,6 @@ def change_of_logits(placement: Placement | str, factor: float, which: str, seed
 
 # --- what gains and biases learn ----------------------------------------------------------------------------------
 
-TOKENS, BATCH = 32, 16
 GAINS = {"layers": 4, "width": 64, "steps": 600, "lr": 3e-3}
 
 
@@ -263,23 +263,18 @@ def train_with_gains(
     ``parameters``: "gain and bias", or "none" (LayerNorm without either). Adam without decay, a tenth of the steps
     warms up, a cosine ends at 0, gradients are clipped at norm 1; float32, one thread.
     """
-    corpus = data.corpus()
     convention = Convention.BARE if parameters == "none" else Convention.DEFAULT
     config = TransformerConfig(
-        vocab_size=len(corpus.vocabulary),
-        context=TOKENS,
+        vocab_size=len(data.corpus().vocabulary),
+        context=plays.TOKENS,
         layers=layers,
         width=width,
         heads=4,
         norm=NormKind.LAYERNORM,
         convention=convention,
     )
-    model = Transformer(config, seed).to(device.pick())
-    with device.single_thread():
-        batches = data.sampler(corpus.train.to(device.pick()), BATCH, TOKENS)
-        training.train(
-            model, batches, steps, lr=lr, seed=1000 + seed, warmup=steps // 10, floor=0.0, clip=1.0, progress=progress
-        )
+    model = Transformer(config, seed)
+    plays.train(model, steps, lr, seed, progress=progress)
     return model.cpu().double()
 
 
@@ -290,12 +285,11 @@ def learned(model: Transformer) -> dict:
     ``mean``, ``std``, ``min``, ``max`` of the gains, ``bias`` the size of the bias, and ``with_size`` the correlation
     over features between the gain and the size of that feature in the normalized stream of held-out text.
     """
-    corpus = data.corpus()
-    result: dict = {"validation_loss": training.validation_loss(model, data.sampler(corpus.val, BATCH, TOKENS))}
+    result: dict = {"validation_loss": plays.validation_loss(model)}
     norms = [residual.norm for block in model.blocks for residual in block.residuals] + [model.final_norm]
     if norms[0].weight is None:
         return result
-    records = walk.read_stack(model, tokens=TOKENS, sequences=BATCH)
+    records = walk.read_stack(model, tokens=plays.TOKENS, sequences=plays.BATCH)
     streams = [r.stream for r in records] + [records[-1].stream_after]
     gains = [norm.weight for norm in norms]
     sizes = [functional.layer_norm(x).square().mean((0, 1)).sqrt() for x in streams]

@@ -1,8 +1,7 @@
 """Chapter 5, roads after Pre and Post: what runs, why an output norm wants QK-norm, what QK-norm bounds."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -35,18 +34,6 @@ def runs(model: Transformer) -> bool:
         loss.backward()
     gradients = [p.grad for p in model.parameters()]
     return bool(loss.isfinite()) and all(g is not None and g.isfinite().all() and g.abs().max() > 0 for g in gradients)
-
-
-def paired(values: Sequence[float], baseline: Sequence[float]) -> tuple[float, float]:
-    """Mean difference of five paired runs and the half width of its 95 % t-interval.
-
-    Raises:
-        ValueError: not five pairs; the quantile is that of 4 degrees of freedom.
-    """
-    if len(values) != 5 or len(baseline) != 5:
-        raise ValueError(f"five pairs are needed, got {len(values)} and {len(baseline)}")
-    differences = [a - b for a, b in zip(values, baseline)]
-    return fmean(differences), 2.7764 * stdev(differences) / 5**0.5
 
 
 # --- output norm with and without QK-norm -----------------------------------------------------------------------------
