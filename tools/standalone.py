@@ -24,17 +24,37 @@ LICENSE = (
 
 
 def write_copies(root: Path, out: Path) -> list[Path]:
-    """Write a copy of every notebook of the repository at ``root`` into the folder ``out``; return their paths."""
+    """Write a copy of every notebook of the repository at ``root`` into the folder ``out``; return their paths.
+
+    A copy above the limit comes without pictures. Raises ValueError if it is still above.
+    """
     references = read_references(root)
     out.mkdir(parents=True, exist_ok=True)
     paths = []
     for source in sorted((root / "notebooks").glob("*.ipynb")):
-        text = nbformat.writes(standalone_copy(root, source, references)) + "\n"
+        copy = standalone_copy(root, source, references)
+        text = nbformat.writes(copy) + "\n"
+        if len(text.encode()) > LIMIT_BYTES:
+            text = nbformat.writes(without_pictures(copy)) + "\n"
         if len(text.encode()) > LIMIT_BYTES:
             raise ValueError(f"{source.name}: the copy has {len(text.encode()):,} bytes, more than {LIMIT_BYTES:,}")
         paths.append(out / source.name)
         paths[-1].write_text(text, encoding="utf-8", newline="\n")
     return paths
+
+
+def without_pictures(notebook):
+    """The copy with its figures and sliders as text, until the reader runs it; a line at the top says so."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if "image/svg+xml" in data or "normlab-slider" in data.get("text/html", ""):
+                for picture in ("image/svg+xml", "text/html"):
+                    data.pop(picture, None)
+                    output.metadata.pop(picture, None)
+    first = next(cell for cell in notebook.cells if cell.cell_type == "markdown")
+    first.source += "\n\n*To keep this file small, its pictures stand here in words. Run the cells, and they are drawn.*"
+    return notebook
 
 
 def read_references(root: Path) -> References:

@@ -1,6 +1,7 @@
 """Chapter 5, why Post-LN is hard: measurements that three explanations from the literature can be held against."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -201,14 +202,14 @@ def stuck(result: dict, margin: float = 0.1) -> bool:
     return result["last"] > plays.character_entropy() - margin
 
 
-def shrink_writers(model: Transformer, factor: float = 0.1) -> Transformer:
-    """A copy in which the last matrix of every sublayer, the one that writes to the stream, is scaled."""
+def shrink_writers(model: Transformer, factor: float = 0.1, sublayers: Sequence[int] = (0, 1)) -> Transformer:
+    """A copy in which the last matrix of the chosen sublayers (0 attention, 1 MLP) of every block is scaled."""
     model = copy.deepcopy(model)
     with torch.no_grad():
         for block in model.blocks:
             attention, mlp = (residual.sublayer for residual in block.residuals)
-            attention.out.weight *= factor
-            mlp.down.weight *= factor
+            for index in sublayers:
+                (attention.out, mlp.down)[index].weight *= factor
     return model
 
 
