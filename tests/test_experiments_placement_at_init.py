@@ -185,3 +185,24 @@ def test_every_stack_exists():
         Placement.OUTPUT,
         Placement.NONE,
     }
+
+
+def test_the_road_alone():
+    """With the branches closed to the gradient, every block of Pre-LN sees the same gradient of the stream; its own
+    weights still learn from it, and no value changes."""
+    model = init.stack(3, seed=4, placement=Placement.PRE, final_norm=False)
+    ids, targets = plays.passages(2)
+    seen = {}
+    for k, block in enumerate(model.blocks):
+        block.register_full_backward_hook(lambda _, g_in, g_out, k=k: seen.__setitem__(k, (g_in[0], g_out[0])))
+    x = model.embed(ids).requires_grad_()
+    before = init.run(model, x)
+    with init.road_only(model):
+        after = init.run(model, x)
+        assert torch.equal(before, after)
+        after.square().sum().backward()
+    for g_in, g_out in seen.values():
+        assert torch.equal(g_in, 2 * after) and torch.equal(g_out, 2 * after)
+    assert all(b.residuals[1].sublayer.down.weight.grad.abs().sum() > 0 for b in model.blocks)
+    whole = torch.autograd.grad(init.run(model, x).square().sum(), x)[0]
+    assert not torch.allclose(whole, 2 * after)

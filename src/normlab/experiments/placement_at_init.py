@@ -1,7 +1,8 @@
 """Chapter 5, before training: which wirings return their input; gradients, streams and logits against depth."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from statistics import fmean, stdev
 from typing import Any
 
@@ -73,21 +74,27 @@ def randomize_norms(model: Transformer, seed: int = 1) -> Transformer:
     return model
 
 
-def pullback(model: Transformer, x: Tensor, slope: Tensor, detach: bool = False) -> Tensor:
-    """``slope``, the gradient at the end of the stack, carried back to its start x [B, T, d].
-
-    ``detach`` closes the branches for the gradient only: values stay, and what is left is the path past all sublayers.
-    """
-    handles = []
-    if detach:
-        sublayers = [residual.sublayer for block in model.blocks for residual in block.residuals]
-        handles = [s.register_forward_hook(lambda _, inputs, output: output.detach()) for s in sublayers]
+@contextmanager
+def road_only(model: Transformer) -> Iterator[None]:
+    """Within the block, sublayers pass no gradient to the stream that they read; values stay, and so do the gradients of
+    their own weights. What is left is the path past all sublayers."""
+    sublayers = [residual.sublayer for block in model.blocks for residual in block.residuals]
+    handles = [s.register_forward_pre_hook(lambda _, inputs: tuple(x.detach() for x in inputs)) for s in sublayers]
     try:
-        x = x.detach().requires_grad_()
-        return torch.autograd.grad(run(model, x), x, slope)[0]
+        yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def pullback(model: Transformer, x: Tensor, slope: Tensor, detach: bool = False) -> Tensor:
+    """``slope``, the gradient at the end of the stack, carried back to its start x [B, T, d].
+
+    ``detach`` lets it take the path past all sublayers only; see :func:`road_only`.
+    """
+    x = x.detach().requires_grad_()
+    with road_only(model) if detach else nullcontext():
+        return torch.autograd.grad(run(model, x), x, slope)[0]
 
 
 def increment_variances(model: Transformer, ids: Tensor) -> list[float]:
@@ -165,6 +172,20 @@ def by_depth(name: str, seed: int, width: int = WIDTH) -> dict[str, list[float]]
     """:func:`at_init` at all DEPTHS (without norm not at 64, where gradients overflow), a list for each quantity."""
     found = [at_init(name, layers, seed, width) for layers in (DEPTHS[:-1] if name == "no norm" else DEPTHS)]
     return {key: [f[key] for f in found] for key in found[0]}
+
+
+def road_gradients(name: str, layers: int, seeds: int = 5) -> Tensor:
+    """The "down" of :func:`profiles` [seeds, L] if the gradient took the path past all sublayers only."""
+    ids, targets = plays.passages(8)
+    rows = []
+    with device.single_thread():
+        for seed in range(seeds):
+            model = stack(layers, seed, **STACKS[name])
+            with road_only(model):
+                weights = [block.residuals[1].sublayer.down.weight for block in model.blocks]
+                slopes = torch.autograd.grad(losses.next_token_loss(model, ids, targets), weights)
+            rows.append([g.norm().item() for g in slopes])
+    return torch.tensor(rows, dtype=torch.float64)
 
 
 def profiles(name: str, layers: int, seeds: int = 5, **options: Any) -> dict[str, Tensor]:

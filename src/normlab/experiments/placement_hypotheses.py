@@ -221,9 +221,9 @@ def go_on(model: nn.Module, lr: float, seed: int, steps: int = 200, progress: st
 
 
 def rescue(seed: int) -> dict[str, float]:
-    """Two ways on from a Post-LN model that is stuck after 100 steps: final training losses of 200 more.
+    """Three ways on from a Post-LN model that is stuck after 100 steps, with a new Adam: final losses of 200 more.
 
-    ``slower``: an eighth of the rate. ``shrunk``: the old rate, :func:`shrink_writers`. ``noise``: relative change of
+    ``same``: the old rate. ``slower``: an eighth of it. ``shrunk``: the old rate, :func:`shrink_writers`. ``noise``: relative change of
     the stuck model's output by noise of 1 %, as in :func:`at_initialization`.
     """
     stuck, _ = train_and_look("Post-LN", seed, steps=100)
@@ -231,6 +231,7 @@ def rescue(seed: int) -> dict[str, float]:
     with device.single_thread():
         noise = relative_change(output(exact), output(perturbed(exact, seed=seed)))
     return {
+        "same": go_on(stuck, LARGE, seed),
         "slower": go_on(stuck, LARGE / 8, seed),
         "shrunk": go_on(shrink_writers(stuck), LARGE, seed),
         "noise": noise,
@@ -254,7 +255,7 @@ RECORDS = (
     ),
     Recipe(
         "post_rescue",
-        "a stuck Post-LN model of 6 blocks, trained on in two ways, float32, one thread",
+        "a stuck Post-LN model of 6 blocks, trained on in three ways, float32, one thread",
         grid(seed=range(5)),
         lambda **setting: plays.five_digits(rescue(**setting)),
     ),

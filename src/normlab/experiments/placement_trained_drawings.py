@@ -57,7 +57,7 @@ def losses(ax: Axes, curves: Mapping[str, Sequence[float]], entropy: float) -> N
         means = [fmean(loss[i : i + 10]) for i in range(0, len(loss), 10)]
         ax.plot(range(5, len(loss), 10), means, line, color=color, label=name)
     ax.axhline(entropy, color=INK, linewidth=1)
-    ax.text(5, entropy - 0.05, "entropy of single characters", fontsize=11, va="top")
+    ax.text(len(loss), entropy - 0.05, "entropy of single characters", fontsize=11, va="top", ha="right")
     ax.set(xlabel="step", ylabel="training loss (nats)", ylim=(2.2, 4.4), title="Same model, same rate: stuck or not")
     ax.legend(loc="upper right")
 
@@ -65,30 +65,30 @@ def losses(ax: Axes, curves: Mapping[str, Sequence[float]], entropy: float) -> N
 
 
 def profile(axes: Sequence[Axes], roads: Mapping[str, Sequence[Mapping[str, Mapping[str, Sequence[float]]]]]) -> None:
-    """By block: how far it moves the stream, at initialization (thin) and trained, and what skipping it costs.
+    """By block: how far it moves the stream, and what skipping it costs, {name: a result of train_road per seed}.
 
-    ``roads``: {name: a result of train_road per seed}; lines are means over the seeds, bands their range.
+    Lines are means over the seeds, bands their range; dotted is the first stack at initialization.
     """
     left, right = axes
     for (name, runs), color, line in zip(roads.items(), (BLUE, ORANGE, GREEN, PINK), LINES):
-        for when, width in (("before", 1), ("after", 2)):
-            _band(left, [run[when]["change"] for run in runs], color, line if when == "after" else ":", width)
-        _band(right, [run["after"]["skip"] for run in runs], color, line, 2, label=name)
-    left.set(title="How far a block moves x …", xlabel="block", ylabel="norm(y − x) / norm(x)", yscale="log")
-    plain_log(left.yaxis, (0.1, 0.2, 0.5, 1, 2))
-    right.set(title="… and what skipping it costs", xlabel="block", ylabel="loss rises by (nats)", yscale="log")
-    plain_log(right.yaxis, (0.003, 0.01, 0.03, 0.1, 0.3, 1))
+        _band(left, [run["after"]["change"] for run in runs], color, line)
+        _band(right, [[max(x, 1e-4) for x in run["after"]["skip"]] for run in runs], color, line, label=name)
+    before = next(iter(roads.values()))
+    left.plot(range(1, 13), [fmean(v) for v in zip(*(run["before"]["change"] for run in before))], ":", color=BLUE, linewidth=1)
+    left.set(title="A block moves x by …", xlabel="block", ylabel="norm(y − x) / norm(x)", yscale="log", ylim=(0.05, 2))
+    plain_log(left.yaxis, (0.05, 0.1, 0.2, 0.5, 1, 2))
+    right.set(title="… and is worth", xlabel="block", ylabel="loss without it (nats)", yscale="log", ylim=(1e-3, 20))
+    plain_log(right.yaxis, (0.001, 0.01, 0.1, 1))
     right.legend(loc="upper right", fontsize=11)
     for ax in axes:
         ax.set_xticks((1, 4, 8, 12))
 
 
-def _band(ax: Axes, runs: Sequence[Sequence[float]], color: str, line: str, width: float, label: str | None = None) -> None:
+def _band(ax: Axes, runs: Sequence[Sequence[float]], color: str, line: str, label: str | None = None) -> None:
     low, high, mean = ([f(values) for values in zip(*runs)] for f in (min, max, fmean))
     blocks = range(1, len(mean) + 1)
-    if width > 1:
-        ax.fill_between(blocks, low, high, color=color, alpha=0.2, linewidth=0)
-    ax.plot(blocks, mean, line, color=color, linewidth=width, label=label)
+    ax.fill_between(blocks, low, high, color=color, alpha=0.2, linewidth=0)
+    ax.plot(blocks, mean, line, color=color, label=label)
 
 
 def quality(ax: Axes, results: Mapping[str, Mapping[float, Sequence[float]]]) -> None:
