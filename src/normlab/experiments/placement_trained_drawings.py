@@ -93,12 +93,12 @@ def _band(ax: Axes, runs: Sequence[Sequence[float]], color: str, line: str, labe
 
 def quality(ax: Axes, results: Mapping[str, Mapping[float, Sequence[float]]]) -> None:
     """Validation losses {stack: {rate: one per seed}}: a dot per run, a line through the means."""
+    rates = sorted({rate for by_rate in results.values() for rate in by_rate})
     for k, ((name, by_rate), color, line) in enumerate(zip(results.items(), COLORS, LINES)):
-        rates = sorted(by_rate)
-        places = [i + 0.12 * (k - 1.5) for i in range(len(rates))]
-        for place, rate in zip(places, rates):
-            ax.plot([place] * len(by_rate[rate]), by_rate[rate], "o", color=color, markersize=4, alpha=0.7)
-        ax.plot(places, [fmean(by_rate[rate]) for rate in rates], line, color=color, label=name)
+        places = [rates.index(rate) + 0.12 * (k - 1.5) for rate in by_rate]
+        dots = [(place, loss) for place, losses in zip(places, by_rate.values()) for loss in losses]
+        ax.plot(*zip(*dots), "o", color=color, markersize=4, alpha=0.7)
+        ax.plot(places, [fmean(losses) for losses in by_rate.values()], line, color=color, label=name)
     ax.set_xticks(range(len(rates)), [f"{1000 * rate:g}" for rate in rates])
     ax.set(xlabel="learning rate (10⁻³)", ylabel="validation loss (nats)")
     ax.legend(loc="upper center", fontsize=11)
