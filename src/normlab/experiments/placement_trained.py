@@ -233,6 +233,17 @@ def final_quality(
         return {"validation": plays.validation_loss(model, tuple(PLAYS), count=32)}
 
 
+def _quality_record(slug: str, names: Iterable[str]) -> Recipe:
+    sizes = {"name": names, "seed": range(5), "layers": [6]}
+    return Recipe(
+        slug,
+        "validation loss after 2000 steps on eight plays at three rates: 6 blocks, float32, one thread",
+        grid(lr=[4e-3, 8e-3, 1.6e-2], width=[48], steps=[2000], **sizes),
+        lambda **setting: _digits(final_quality(**setting)),
+        larger=grid(lr=[5e-4, 1e-3, 2e-3], width=[256], steps=[10_000], **sizes),
+    )
+
+
 # --- attention logits ---------------------------------------------------------------------------------------------------
 
 
@@ -308,13 +319,8 @@ RECORDS = (
         lambda **setting: plays.five_digits(train_road(**setting)[1]),
         larger=grid(name=list(ROADS), seed=range(5), layers=[24], width=[256], steps=[5000], lr=[1e-3]),
     ),
-    Recipe(
-        "final_quality",
-        "validation loss after 2000 steps on eight plays at three rates: 6 blocks, float32, one thread",
-        grid(name=list(TUNED), lr=[4e-3, 8e-3, 1.6e-2], seed=range(5), layers=[6], width=[48], steps=[2000]),
-        lambda **setting: _digits(final_quality(**setting)),
-        larger=grid(name=list(TUNED), lr=[5e-4, 1e-3, 2e-3], seed=range(5), layers=[6], width=[256], steps=[10_000]),
-    ),
+    _quality_record("final_quality_post", ("Post-LN, N(0, 0.02)", "DeepNorm")),
+    _quality_record("final_quality_pre", ("Pre-LN, N(0, 0.02)", "Pre-LN, Xavier")),
     Recipe(
         "logit_growth",
         "attention logits with and without QK-norm at four constant rates: 3 blocks, 300 steps on Hamlet, float32, "

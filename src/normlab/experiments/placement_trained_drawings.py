@@ -101,4 +101,6 @@ def quality(ax: Axes, results: Mapping[str, Mapping[float, Sequence[float]]]) ->
         ax.plot(places, [fmean(losses) for losses in by_rate.values()], line, color=color, label=name)
     ax.set_xticks(range(len(rates)), [f"{1000 * rate:g}" for rate in rates])
     ax.set(xlabel="learning rate (10⁻³)", ylabel="validation loss (nats)")
-    ax.legend(loc="upper center", fontsize=11)
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, high + 0.5 * (high - low))  # room for the legend
+    ax.legend(loc="upper left", fontsize=11)
