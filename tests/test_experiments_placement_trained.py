@@ -41,6 +41,8 @@ def test_spike_is_the_largest_rise_above_the_lowest_mean():
     assert trained.spike([5.0, 4.0, 3.0, 2.0], window=1) == 0
     assert trained.spike([5.0, 2.0, 3.5, 1.0, 2.0], window=1) == 1.5
     assert trained.spike([4.0, 2.0, 2.0, 6.0], window=2) == pytest.approx(2.0)  # means 3, 2, 4
+    with pytest.raises(ValueError, match="5 steps .* got 2"):
+        trained.spike([3.0, 2.0])
 
 
 @pytest.mark.parametrize("name", trained.ROADS)
@@ -117,6 +119,15 @@ def test_a_run_that_blows_up_is_a_failure_and_not_an_error():
     losses, kept = trained.train_stack("T-Fixup-like", layers=2, lr=1e6, warmup=0, seed=0, steps=60)
     assert trained.failed(kept)
     assert losses[0] == kept["first"] < 10
+
+
+@pytest.mark.parametrize("recipe", trained.RECORDS, ids=lambda recipe: recipe.name)
+def test_larger_settings_run(recipe):
+    """The first one of each record, at its width and with few steps and blocks."""
+    setting = recipe.larger[0] | {"steps": 6, "layers": 4}
+    if "warmup" in setting:
+        setting["warmup"] = 1
+    assert set(recipe.run(**setting)) == set(record.load(recipe.name)["runs"][0]["result"])
 
 
 def test_records_hold_five_seeds_of_every_cell():

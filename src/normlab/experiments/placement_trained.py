@@ -289,7 +289,13 @@ def _attention(model: Transformer) -> tuple[float, float]:
 
 
 def spike(loss: list[float], window: int = 5) -> float:
-    """The largest rise of a moving average above its lowest value so far."""
+    """The largest rise of a moving average above its lowest value so far.
+
+    Raises:
+        ValueError: fewer losses than the window has.
+    """
+    if len(loss) < window:
+        raise ValueError(f"a moving average over {window} steps needs as many losses, got {len(loss)}")
     means = [sum(loss[i : i + window]) / window for i in range(len(loss) - window + 1)]
     lowest, rise = means[0], 0.0
     for mean in means:
