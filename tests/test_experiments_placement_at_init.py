@@ -1,7 +1,6 @@
 """Chapter 5 before training: measurements against closed forms, torch and hand-made stacks."""
 
 import json
-import math
 
 import pytest
 import torch
@@ -93,13 +92,6 @@ def test_gradients_against_backward():
         attention, mlp = (residual.sublayer for residual in block.residuals)
         assert found["down"][layer] == pytest.approx(mlp.down.weight.grad.norm().item())
         assert found["query"][layer] == pytest.approx(attention.query.weight.grad.norm().item())
-
-
-def test_token_cosine_of_known_tokens():
-    assert init.token_cosine(torch.ones(2, 4, 3)) == pytest.approx(1)
-    assert init.token_cosine(torch.eye(4, dtype=torch.float64)[None]) == pytest.approx(0, abs=1e-12)
-    x = torch.tensor([[[1.0, 0.0], [0.0, 5.0], [2.0, 2.0]]], dtype=torch.float64)
-    assert init.token_cosine(x) == pytest.approx(2 * math.sqrt(0.5) / 3)
 
 
 @pytest.mark.parametrize("name", ["Pre", "DeepNorm"])

@@ -86,13 +86,6 @@ def test_gradients_are_those_of_backward():
     assert hyp.mlp_gradients(model) == pytest.approx(expected, rel=1e-10)
 
 
-def test_token_cosine_against_all_pairs():
-    x = draw(3, 6, 8) + 0.5
-    pairs = [F.cosine_similarity(s[i], s[j], dim=0) for s in x for i in range(6) for j in range(6) if i != j]
-    assert hyp.token_cosine(x) == pytest.approx(torch.stack(pairs).mean().item(), rel=1e-12)
-    assert hyp.token_cosine(x[:, :1].expand(-1, 6, -1)) == pytest.approx(1, rel=1e-12)
-
-
 def test_spread_of_known_tokens():
     assert hyp.spread(torch.tensor([[[1.0, 5.0], [3.0, 5.0]]])) == pytest.approx(math.sqrt(0.5))
     assert hyp.spread(torch.ones(2, 3, 4)) == 0
@@ -121,7 +114,7 @@ def test_look_reports_the_gradient_of_the_first_block():
     seen = hyp.look(model)
     torch_loss(model).backward()
     assert seen["gradient"] == pytest.approx(model.blocks[0].residuals[1].sublayer.down.weight.grad.norm().item(), rel=1e-10)
-    assert seen["cosine"] == pytest.approx(hyp.token_cosine(hyp.output(model)), rel=1e-12)
+    assert seen["cosine"] == pytest.approx(probes.token_cosine(hyp.output(model)), rel=1e-12)
 
 
 def test_looking_does_not_disturb_the_training():

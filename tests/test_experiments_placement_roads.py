@@ -11,29 +11,18 @@ from normlab.attention import Rotary, SelfAttention
 from normlab.experiments import placement_roads as roads
 from normlab.experiments import placement_roads_models
 from normlab.experiments import plays
-from normlab.placement import deepnorm_single
 
 
 def draw(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_build_takes_the_line_as_it_is_typed():
-    model = roads.build('placement="deepnorm", init="deepnorm"', layers=3)
-    assert model.blocks[0].residuals[0].alpha == pytest.approx(deepnorm_single(3)[0])
-    assert roads.build('placement=["post"] + ["pre"] * 2', layers=3).config.placements == ("post", "pre", "pre")
-    with pytest.raises(ValueError, match="sandwich"):
-        roads.build('placement="sandwich"')
-    with pytest.raises(NameError):
-        roads.build("norm=open('x')")
-
-
 def test_runs_sees_what_does_not():
-    assert roads.runs(roads.build('placement="peri"', layers=2))
-    dead = roads.build('placement="peri"', layers=2)
+    assert roads.runs(plays.model(0, layers=2, width=32, placement="peri"))
+    dead = plays.model(0, layers=2, width=32, placement="peri")
     torch.nn.init.zeros_(dead.blocks[0].residuals[1].sublayer.down.weight)  # no gradient reaches up
     assert not roads.runs(dead)
-    broken = roads.build("", layers=2)
+    broken = plays.model(0, layers=2, width=32)
     with torch.no_grad():
         broken.head.weight[0, 0] = math.nan
     assert not roads.runs(broken)

@@ -110,3 +110,15 @@ def test_five_digits_reach_into_lists_and_dicts():
         "a": [1.2346, {"b": 0.00012346}],
         "c": 98765.0,
     }
+
+
+def test_model_fits_its_text_and_takes_options():
+    model = plays.model(3, layers=3, width=16, placement="deepnorm", init="deepnorm")
+    assert model.config.vocab_size == len(set(data.load_text())) and model.config.context == plays.TOKENS
+    assert (model.config.norm, model.config.heads) == ("layernorm", 4)
+    assert model.blocks[0].residuals[0].alpha == pytest.approx(6**0.25)
+    both = plays.model(0, plays=("hamlet", "lear"), layers=1, width=16, norm="rmsnorm", context=8)
+    assert both.config.vocab_size == len(set(data.load_text(("hamlet", "lear")))) and both.config.norm == "rmsnorm"
+    assert both.config.context == 8
+    with pytest.raises(ValueError, match="sandwich"):
+        plays.model(0, layers=1, width=16, placement="sandwich")

@@ -1,5 +1,7 @@
 """Probes against direct computation."""
 
+import math
+
 import pytest
 import torch
 
@@ -150,7 +152,7 @@ def test_update_sizes_when_the_weights_are_ten_times_larger(optimizer, absolute,
     assert a10 / a1 == pytest.approx(absolute) and r10 / r1 == pytest.approx(relative)
 
 
-def test_token_similarity_by_pairs():
+def test_token_cosine_by_pairs():
     x = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     pairs = [
         torch.cosine_similarity(x[b, i], x[b, j], dim=0)
@@ -159,7 +161,7 @@ def test_token_similarity_by_pairs():
         for j in range(5)
         if i != j
     ]
-    assert walk.token_similarity(x) == pytest.approx(sum(pairs).item() / len(pairs))
+    assert probes.token_cosine(x) == pytest.approx(sum(pairs).item() / len(pairs))
 
 
 def test_if_independent_by_hand():
@@ -169,3 +171,10 @@ def test_if_independent_by_hand():
 def test_gradients_of_what_writes_halve_when_the_stream_doubles():
     factors = walk.gradients_when_the_stream_doubles(seed=3)
     assert list(factors.values()) == pytest.approx([0.5, 0.5, 1, 1], rel=1e-6)
+
+
+def test_token_cosine_of_known_tokens():
+    assert probes.token_cosine(torch.ones(2, 4, 3)) == pytest.approx(1)
+    assert probes.token_cosine(torch.eye(4, dtype=torch.float64)[None]) == pytest.approx(0, abs=1e-12)
+    x = torch.tensor([[[1.0, 0.0], [0.0, 5.0], [2.0, 2.0]]], dtype=torch.float64)
+    assert probes.token_cosine(x) == pytest.approx(2 * math.sqrt(0.5) / 3)

@@ -111,6 +111,14 @@ def correlation(x: Tensor, y: Tensor) -> float:
     return covariance(x, y) / scale if scale else 0.0
 
 
+def token_cosine(x: Tensor) -> float:
+    """Mean cosine between different tokens of one sequence, x [B, T, d], in float64; 1 if all tokens are alike."""
+    unit = torch.nn.functional.normalize(x.detach().double(), dim=-1)
+    T = x.shape[1]
+    total = unit.sum(1).square().sum(-1) - T  # all ordered pairs of different tokens
+    return (total / (T * (T - 1))).mean().item()
+
+
 @dataclass(frozen=True)
 class VarianceStep:
     """One line of the variance account: after = before + increment + twice_covariance, up to rounding."""

@@ -198,14 +198,6 @@ def stack_growth(stack: str, seed: int, width: int = 128, shallow: int = 12, dee
     }
 
 
-def token_similarity(x: Tensor) -> float:
-    """Mean cosine between different tokens of one sequence, x [B, T, d]."""
-    unit = x / x.norm(dim=-1, keepdim=True)
-    T = x.shape[1]
-    total = unit.sum(1).square().sum(-1) - T  # all ordered pairs of different tokens
-    return (total / (T * (T - 1))).mean().item()
-
-
 def growth_within(width: int, init: Init, seed: int = 0, layers: int = 12) -> float:
     """Size of the stream after the last block over its size before the first, in one stack at initialization."""
     records = read_stack(fresh_stack(layers, seed, width=width, init=init))
@@ -288,16 +280,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def small_model(variant: str, seed: int, layers: int = 12, width: int = 48) -> Transformer:
     """The chapter's trained model: Pre-LN, 4 heads, GELU, characters of Hamlet; see VARIANTS."""
-    config = TransformerConfig(
-        vocab_size=len(data.corpus().vocabulary),
-        context=TOKENS,
-        layers=layers,
-        width=width,
-        heads=4,
-        norm=NormKind.LAYERNORM,
-        **VARIANTS[variant],
-    )
-    return Transformer(config, seed)
+    return plays.model(seed, layers=layers, width=width, **VARIANTS[variant])
 
 
 def train_small_model(

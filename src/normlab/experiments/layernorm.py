@@ -1,7 +1,7 @@
 """Chapter 3: what does LayerNorm do to one token, to the gradients that pass it, and to the weights in front of it?"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
@@ -13,10 +13,10 @@ from normlab import data, device, functional
 from normlab.experiments import drunkards_walk as walk
 from normlab.experiments import plays
 from normlab.functional import Convention
-from normlab.norms import LayerNorm, NormKind
+from normlab.norms import LayerNorm
 from normlab.placement import Placement
 from normlab.record import Recipe, grid
-from normlab.transformer import Transformer, TransformerConfig
+from normlab.transformer import Transformer
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -264,16 +264,7 @@ def train_with_gains(
     warms up, a cosine ends at 0, gradients are clipped at norm 1; float32, one thread.
     """
     convention = Convention.BARE if parameters == "none" else Convention.DEFAULT
-    config = TransformerConfig(
-        vocab_size=len(data.corpus().vocabulary),
-        context=plays.TOKENS,
-        layers=layers,
-        width=width,
-        heads=4,
-        norm=NormKind.LAYERNORM,
-        convention=convention,
-    )
-    model = Transformer(config, seed)
+    model = plays.model(seed, layers=layers, width=width, convention=convention)
     plays.train(model, steps, lr, seed, progress=progress)
     return model.cpu().double()
 

@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from normlab import device, losses, probes
 from normlab.attention import SelfAttention
-from normlab.config import Init, TransformerConfig
-from normlab.data import corpus
+from normlab.config import Init
 from normlab.experiments import plays
-from normlab.norms import NormKind
 from normlab.placement import Placement
 from normlab.record import Recipe, grid
 from normlab.transformer import Transformer
@@ -35,9 +33,7 @@ WIDTH = 32
 
 def stack(layers: int = 2, seed: int = 0, width: int = WIDTH, **options: Any) -> Transformer:
     """A model in float64: LayerNorm, GELU, heads of 16 features, Xavier unless the options say otherwise."""
-    settings = {"norm": NormKind.LAYERNORM, "heads": width // 16, "context": plays.TOKENS} | options
-    config = TransformerConfig(vocab_size=len(corpus().vocabulary), layers=layers, width=width, **settings)
-    return Transformer(config, seed).double()
+    return plays.model(seed, layers=layers, width=width, **{"heads": width // 16} | options).double()
 
 
 # --- wiring -----------------------------------------------------------------------------------------------------------
@@ -117,13 +113,6 @@ def gradients(model: Transformer, ids: Tensor, targets: Tensor) -> dict[str, lis
     return {"down": norms[: len(model.blocks)], "query": norms[len(model.blocks) :]}
 
 
-def token_cosine(x: Tensor) -> float:
-    """Mean cosine between different tokens of a sequence, x [B, T, d]."""
-    unit = x / x.norm(dim=-1, keepdim=True)
-    T = x.shape[1]
-    return ((unit @ unit.mT).sum((-1, -2)) - T).mean().item() / (T * (T - 1))
-
-
 def profile(model: Transformer, ids: Tensor, targets: Tensor) -> dict[str, list[float]]:
     """Block by block: ``stream`` size behind it, ``share`` norm(r) / norm(x) of what its MLP adds r to (in DeepNorm:
     alpha x), ``cosine`` between its input and its output, and the two :func:`gradients`."""
@@ -162,7 +151,7 @@ def at_init(name: str, layers: int, seed: int, width: int = WIDTH) -> dict[str, 
         "query_first": p["query"][0],
         "stream": p["stream"][-1],
         "share": p["share"][-1],
-        "alike": token_cosine(end),
+        "alike": probes.token_cosine(end),
         "logits": logits.std(correction=0).item(),
         "loss": loss,
     }

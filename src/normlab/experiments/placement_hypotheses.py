@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from normlab import device, fast, probes
 from normlab.experiments import plays
-from normlab.experiments.placement_trained import stack
+from normlab.experiments.placement_trained import PLATEAU, stack
+from normlab.losses import next_token_loss
 from normlab.record import Recipe, grid
 from normlab.transformer import Transformer
 
@@ -76,21 +77,17 @@ def after_one_step(model: Transformer, lr: float, loss_scale: float = 1.0) -> Tr
     gradient that is not tiny. Source: Kingma and Ba 2015, arXiv:1412.6980.
     """
     model = copy.deepcopy(model)
-    (loss_scale * _loss(model, *plays.passages(seed=98))).backward()
+    (loss_scale * next_token_loss(model, *plays.passages(seed=98))).backward()
     with torch.no_grad():
         for p in model.parameters():
             p -= lr * p.grad / (p.grad.abs() + 1e-8)
     return model
 
 
-def _loss(model: Transformer, ids: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
-
-
 def mlp_gradients(model: Transformer) -> list[float]:
     """Norm of the gradient of the MLP's second matrix in every block, on held-out passages."""
     matrices = [block.residuals[1].sublayer.down.weight for block in model.blocks]
-    return [g.norm().item() for g in torch.autograd.grad(_loss(model, *plays.passages()), matrices)]
+    return [g.norm().item() for g in torch.autograd.grad(next_token_loss(model, *plays.passages()), matrices)]
 
 
 def at_initialization(name: str, seed: int) -> dict:
@@ -126,12 +123,6 @@ CONTROLS: dict[str, dict[str, Any]] = {
 }
 
 
-def token_cosine(x: Tensor) -> float:
-    """Mean cosine between different tokens of a sequence, x [B, T, d]; 1 if all tokens are alike."""
-    x, T = F.normalize(x.double(), dim=-1), x.shape[1]
-    return ((x.sum(1).square().sum(-1) - T) / (T * (T - 1))).mean().item()
-
-
 def spread(x: Tensor) -> float:
     """Root mean square distance of the tokens x [B, T, d] from their common mean, per feature."""
     return probes.size(x - x.mean((0, 1)))
@@ -143,7 +134,7 @@ def look(model: Transformer) -> dict[str, float]:
     Returns:
         ``norm_input``: size of what the sublayers' norms are given, a mean over the norms.
         ``gradient``: its norm for the MLP's second matrix in block 1.
-        ``cosine``: :func:`token_cosine` of what the head reads.
+        ``cosine``: :func:`normlab.probes.token_cosine` of what the head reads.
         ``forward``: :func:`spread` of the tokens behind the last block over that before the first.
         ``backward``: norm of the loss's gradient at the stream before the first block over that behind the last.
     """
@@ -164,7 +155,7 @@ def look(model: Transformer) -> dict[str, float]:
     return {
         "norm_input": sum(sizes) / len(sizes),
         "gradient": at_down,
-        "cosine": token_cosine(read.detach()),
+        "cosine": probes.token_cosine(read),
         "forward": spread(streams[-1].detach()) / spread(streams[0].detach()),
         "backward": at_start / at_end,
     }
@@ -197,9 +188,9 @@ def train_and_look(
     return model.cpu(), seen | {"last": sum(history.loss[-20:]) / 20}
 
 
-def stuck(result: dict, margin: float = 0.1) -> bool:
+def stuck(result: dict) -> bool:
     """Whether a run's training loss ended on the plateau of a model that knows only how frequent each character is."""
-    return result["last"] > plays.character_entropy() - margin
+    return result["last"] > plays.character_entropy() - PLATEAU
 
 
 def shrink_writers(model: Transformer, factor: float = 0.1, sublayers: Sequence[int] = (0, 1)) -> Transformer:

@@ -1,8 +1,7 @@
 """The drawings of chapter 5's section on why Post-LN is hard. They draw recorded numbers on the given axes."""
 
 from collections.abc import Sequence
-from math import exp, log
-from statistics import fmean, median
+from statistics import median
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -18,11 +17,6 @@ LINES = {  # color and line style
     "Post-LN, N(0, 0.02)": (PINK, "--"),
     "Post-LN, warm-up": (BLUE, "--"),
 }
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """exp of the mean of the logarithms."""
-    return exp(fmean(log(v) for v in values))
 
 
 def _band(ax: Axes, x: Sequence[float], runs: Sequence[Sequence[float]], color: str, style: str) -> None:

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from normlab import device, observe, probes
 from normlab.attention import QKNorm, SelfAttention, visibility
-from normlab.config import TransformerConfig
-from normlab.data import corpus
 from normlab.experiments import plays
 from normlab.losses import next_token_loss
 from normlab.placement import Placement
@@ -20,17 +18,10 @@ from normlab.transformer import Transformer
 # --- every road, one step ---------------------------------------------------------------------------------------------
 
 
-def build(line: str, layers: int = 8, seed: int = 0) -> Transformer:
-    """A small model, LayerNorm unless ``line`` says otherwise: the arguments of TransformerConfig as they are typed."""
-    options = {"norm": "layernorm"} | eval(f"dict({line})", {"__builtins__": {}}, {"dict": dict})
-    return Transformer(TransformerConfig(vocab_size=40, context=16, layers=layers, width=32, heads=2, **options), seed)
-
-
 def runs(model: Transformer) -> bool:
-    """One step on random tokens: is the loss finite, and does every parameter get a finite gradient that is not 0?"""
-    ids = torch.randint(0, 40, (2, 17), generator=torch.Generator().manual_seed(1))
+    """One step on held-out text: is the loss finite, and does every parameter get a finite gradient that is not 0?"""
     with device.single_thread():
-        loss = next_token_loss(model, ids[:, :-1], ids[:, 1:])
+        loss = next_token_loss(model, *plays.passages(2))
         loss.backward()
     gradients = [p.grad for p in model.parameters()]
     return bool(loss.isfinite()) and all(g is not None and g.isfinite().all() and g.abs().max() > 0 for g in gradients)
@@ -41,17 +32,8 @@ def runs(model: Transformer) -> bool:
 
 def output_stack(layers: int, seed: int, qk_norm: str = "none", init: str = "xavier", width: int = 32) -> Transformer:
     """x + RMSNorm(F(x)) in every sublayer, 2 heads, float64."""
-    config = TransformerConfig(
-        vocab_size=len(corpus().vocabulary),
-        context=plays.TOKENS,
-        layers=layers,
-        width=width,
-        heads=2,
-        placement=Placement.OUTPUT,
-        qk_norm=qk_norm,
-        init=init,
-    )
-    return Transformer(config, seed).double()
+    options = {"norm": "rmsnorm", "placement": Placement.OUTPUT, "qk_norm": qk_norm, "init": init}
+    return plays.model(seed, layers=layers, width=width, heads=2, **options).double()
 
 
 @contextmanager
@@ -90,7 +72,10 @@ def gradients(model: Transformer, sequences: int = 4) -> tuple[float, list[float
 
 @torch.no_grad()
 def focus(model: Transformer, sequences: int = 4) -> list[observe.AttentionRecord]:
-    """The attention logits of every block on held-out text, as :func:`normlab.observe.attention` gives them."""
+    """The attention logits of every block on held-out text, as :func:`normlab.observe.attention` gives them.
+
+    That one traces the whole run, which takes seconds for 64 blocks; here the model is known.
+    """
     ids = plays.passages(sequences)[0]
     with device.single_thread():
         streams = [r.sublayer_input for r in probes.record(model, ids) if r.kind == "attention"]
@@ -114,7 +99,8 @@ def explosion(kind: str, layers: int, seed: int) -> dict:
     model = output_stack(layers, seed, *KINDS[kind])
     with frozen_logits(model) if kind.startswith("no gradient") else nullcontext():
         first, stream = gradients(model)
-    ends = [focus(model)[i] for i in (0, -1)]
+    attentions = focus(model)
+    ends = attentions[0], attentions[-1]
     return {
         "first": first,
         "stream": [*stream[::8], stream[-1]],

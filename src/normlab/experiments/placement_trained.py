@@ -8,12 +8,11 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from normlab import device, fast, observe, probes, training
 from normlab.attention import QKNorm
-from normlab.config import Init, OutputScale, TransformerConfig
-from normlab.data import PLAYS, corpus
+from normlab.config import Init, OutputScale
+from normlab.data import PLAYS
 from normlab.experiments import plays
 from normlab.norms import NormKind
 from normlab.placement import Placement
@@ -35,16 +34,7 @@ PLATEAU = 0.05  # nats below the entropy of single characters
 
 def stack(name: str, layers: int, seed: int, width: int = 32) -> Transformer:
     """One of STACKS: LayerNorm, GELU, heads of 16 features, Xavier unless the stack says otherwise."""
-    config = TransformerConfig(
-        vocab_size=len(corpus().vocabulary),
-        context=plays.TOKENS,
-        layers=layers,
-        width=width,
-        heads=width // 16,
-        norm=NormKind.LAYERNORM,
-        **STACKS[name],
-    )
-    return Transformer(config, seed)
+    return plays.model(seed, layers=layers, width=width, heads=width // 16, **STACKS[name])
 
 
 def train_stack(
@@ -106,13 +96,9 @@ def _stack_record(name: str, slug: str, layers: Iterable[int], lr: Iterable[floa
         f"warmup_{slug}",
         f"{name} by depth, learning rate and warm-up: AdamW, constant rate, 300 steps on Hamlet, float32, one thread",
         settings(layers, lr, warmup),
-        lambda **setting: _digits(train_stack(**setting)[1]),
+        lambda **setting: plays.five_digits(train_stack(**setting)[1]),
         larger=settings((6, 12, 24, 48, 96), (3e-4, 1e-3, 3e-3), (0, 1000), width=256, steps=3000),
     )
-
-
-def _digits(result: dict) -> dict:
-    return {key: value if value is None else plays.five_digits(value) for key, value in result.items()}
 
 
 # --- the trained stream: the price of Pre-Norm, and the roads after it ------------------------------------------------
@@ -135,14 +121,11 @@ ROADS: dict[str, dict[str, Any]] = {
 
 def road(name: str, seed: int, layers: int = 12, width: int = 48) -> Transformer:
     """One of ROADS: LayerNorm, GELU, 4 heads, Xavier unless the road says otherwise."""
-    options = {"norm": NormKind.LAYERNORM} | ROADS[name]
+    options = dict(ROADS[name])
     if isinstance(options["placement"], tuple):
         below, above = options["placement"]
         options["placement"] = (below,) * (layers // 4) + (above,) * (layers - layers // 4)
-    config = TransformerConfig(
-        vocab_size=len(corpus().vocabulary), context=plays.TOKENS, layers=layers, width=width, heads=4, **options
-    )
-    return Transformer(config, seed)
+    return plays.model(seed, layers=layers, width=width, **options)
 
 
 def train_road(
@@ -164,6 +147,7 @@ def train_road(
         return model, {"before": before, "after": describe(model)}
 
 
+@torch.no_grad()
 def describe(model: Transformer) -> dict:
     """What a model's stream is like on held-out passages, in float64.
 
@@ -179,10 +163,10 @@ def describe(model: Transformer) -> dict:
     ids, targets = plays.passages(2 * plays.BATCH)
     records = probes.record(model, ids[: plays.BATCH])
     steps = probes.block_steps(records)
-    whole, skip = _loss(model, ids, targets), []
+    whole, skip = training.next_token_loss(model, ids, targets).item(), []
     for block in model.blocks:
         with probes.skipped(list(block.residuals)):
-            skip.append(_loss(model, ids, targets) - whole)
+            skip.append(training.next_token_loss(model, ids, targets).item() - whole)
     return {
         "validation": validation,
         "stream": [probes.size(records[0].stream), *(probes.size(r.stream_after) for r in records)],
@@ -191,11 +175,6 @@ def describe(model: Transformer) -> dict:
         "cosine": [step.cosine for step in steps],
         "skip": skip,
     }
-
-
-def _loss(model: Transformer, ids: Tensor, targets: Tensor) -> float:
-    with torch.no_grad():
-        return training.next_token_loss(model, ids, targets).item()
 
 
 # --- where does the loss end? ------------------------------------------------------------------------------------------
@@ -215,16 +194,7 @@ def final_quality(
 
     About a million characters, each seen about once. None where loss or gradient stopped being finite.
     """
-    config = TransformerConfig(
-        vocab_size=len(corpus(tuple(PLAYS)).vocabulary),
-        context=plays.TOKENS,
-        layers=layers,
-        width=width,
-        heads=4,
-        norm=NormKind.LAYERNORM,
-        **TUNED[name],
-    )
-    model = Transformer(config, seed)
+    model = plays.model(seed, plays=tuple(PLAYS), layers=layers, width=width, **TUNED[name])
     with device.single_thread(), fast.enabled():
         try:
             plays.train(model, steps, lr, seed, plays=tuple(PLAYS), progress=progress)
@@ -239,7 +209,7 @@ def _quality_record(slug: str, names: Iterable[str]) -> Recipe:
         slug,
         "validation loss after 2000 steps on eight plays at three rates: 6 blocks, float32, one thread",
         grid(lr=[4e-3, 8e-3, 1.6e-2], width=[48], steps=[2000], **sizes),
-        lambda **setting: _digits(final_quality(**setting)),
+        lambda **setting: plays.five_digits(final_quality(**setting)),
         larger=grid(lr=[5e-4, 1e-3, 2e-3], width=[256], steps=[10_000], **sizes),
     )
 
@@ -258,16 +228,7 @@ def logit_growth(
         ``entropy``: of the most focused layer's attention, before and after.
         ``spike``: the largest rise of the training loss, a mean of 5 steps, above its lowest value before.
     """
-    config = TransformerConfig(
-        vocab_size=len(corpus().vocabulary),
-        context=plays.TOKENS,
-        layers=layers,
-        width=width,
-        heads=2,
-        norm=NormKind.RMSNORM,
-        qk_norm=qk_norm,
-    )
-    model = Transformer(config, seed)
+    model = plays.model(seed, layers=layers, width=width, heads=2, norm=NormKind.RMSNORM, qk_norm=qk_norm)
     with device.single_thread(), fast.enabled():
         before = _attention(model)
         history = plays.train(model, steps, lr, seed, progress=progress, warmup=20, floor=None, clip=None)

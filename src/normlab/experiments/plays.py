@@ -7,9 +7,21 @@ import torch
 from torch import Tensor, nn
 
 from normlab import data, device, training
+from normlab.config import TransformerConfig
+from normlab.norms import NormKind
+from normlab.transformer import Transformer
 
 TOKENS = 32
 BATCH = 16
+
+
+def model(seed: int, *, plays: Sequence[str] = ("hamlet",), **options: Any) -> Transformer:
+    """A Transformer for the characters of the plays and TOKENS of them at a time.
+
+    LayerNorm and 4 heads, unless ``options`` of :class:`normlab.config.TransformerConfig` say otherwise.
+    """
+    settings = {"context": TOKENS, "heads": 4, "norm": NormKind.LAYERNORM} | options
+    return Transformer(TransformerConfig(vocab_size=len(data.corpus(plays).vocabulary), **settings), seed)
 
 
 def train(

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from normlab import data, device, fast, functional, optimizers, probes, training
+from normlab import device, fast, functional, optimizers, probes, training
 from normlab.experiments import plays
 from normlab.functional import Convention
 from normlab.norms import NormKind
 from normlab.record import Recipe, grid
-from normlab.transformer import MLP, Transformer, TransformerConfig
+from normlab.transformer import MLP, Transformer
 
 # --- small language models that differ in the norm alone ------------------------------------------------------------
 
@@ -31,17 +31,7 @@ NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 
 def small_model(norm: str, seed: int, layers: int = 4, width: int = 48, **options) -> Transformer:
     """The chapter's trained model: Pre-Norm, 4 heads, GELU, characters of Hamlet, eps 1e-5 in either norm."""
-    config = TransformerConfig(
-        vocab_size=len(data.corpus().vocabulary),
-        context=TOKENS,
-        layers=layers,
-        width=width,
-        heads=4,
-        norm=NormKind(norm),
-        eps=1e-5,
-        **options,
-    )
-    return Transformer(config, seed)
+    return plays.model(seed, layers=layers, width=width, norm=norm, eps=1e-5, **options)
 
 
 def train_small_model(
