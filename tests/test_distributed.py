@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from normlab import distributed
+from normlab.training import distributed
 
 # Trains without knowing of other processes; `rank` only serves to tell them apart where a test needs it.
 SCRIPT = r"""

@@ -5,9 +5,10 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional as F
+
 from normlab import data, functional, norms, record, training
 from normlab.experiments import batchnorm_pitfalls as bn
-from torch.nn import functional as F
 
 
 def normal(*shape, seed=0):

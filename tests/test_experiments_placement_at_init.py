@@ -5,10 +5,11 @@ import json
 import pytest
 import torch
 
-from normlab import device, losses, probes, record
-from normlab.experiments import placement_at_init as init
-from normlab.experiments import plays
+from normlab import device, probes, record
+from normlab.experiments import small_models
+from normlab.experiments.placement import at_init as init
 from normlab.placement import Placement
+from normlab.training import losses
 
 
 def draw(*shape, seed=0):
@@ -40,7 +41,7 @@ def test_peri_with_closed_branches_adds_the_biases():
 
 
 def test_run_is_the_model_between_embedding_and_final_norm():
-    model, (ids, _) = small("pre"), plays.passages(2)
+    model, (ids, _) = small("pre"), small_models.passages(2)
     torch.testing.assert_close(model.head(model.final_norm(init.run(model, model.embed(ids)))), model(ids))
 
 
@@ -85,7 +86,7 @@ def test_a_norm_behind_an_uncorrelated_increment_divides_by_its_spread():
 
 
 def test_gradients_against_backward():
-    model, (ids, targets) = small("post"), plays.passages(2)
+    model, (ids, targets) = small("post"), small_models.passages(2)
     found = init.gradients(model, ids, targets)
     losses.next_token_loss(model, ids, targets).backward()
     for layer, block in enumerate(model.blocks):
@@ -96,7 +97,7 @@ def test_gradients_against_backward():
 
 @pytest.mark.parametrize("name", ["Pre", "DeepNorm"])
 def test_profile_by_hand(name):
-    model, (ids, targets) = init.stack(2, 1, 16, **init.STACKS[name]), plays.passages(2)
+    model, (ids, targets) = init.stack(2, 1, 16, **init.STACKS[name]), small_models.passages(2)
     x, found = model.embed(ids).detach(), init.profile(model, ids, targets)
     with torch.no_grad():
         for layer, block in enumerate(model.blocks):
@@ -113,7 +114,7 @@ def test_profile_by_hand(name):
 
 
 def test_at_init_against_the_model_itself():
-    result, (ids, targets) = init.at_init("Pre, no final norm", 3, 2, 16), plays.passages(8)
+    result, (ids, targets) = init.at_init("Pre, no final norm", 3, 2, 16), small_models.passages(8)
     model = init.stack(3, 2, 16, placement="pre", final_norm=False)
     logits = model(ids)
     chosen = logits.log_softmax(-1).gather(-1, targets[..., None])
@@ -123,7 +124,7 @@ def test_at_init_against_the_model_itself():
 
 def test_output_norm_cancels_the_scale_of_its_branch():
     # backward exactly 1/scale, forward nothing, once ε is out of the way
-    model, (ids, targets) = init.stack(2, 0, 16, placement="peri", eps=1e-14), plays.passages(2)
+    model, (ids, targets) = init.stack(2, 0, 16, placement="peri", eps=1e-14), small_models.passages(2)
     before = init.profile(model, ids, targets)
     with torch.no_grad():
         for block in model.blocks:
@@ -183,7 +184,7 @@ def test_the_road_alone():
     """With the branches closed to the gradient, every block of Pre-LN sees the same gradient of the stream; its own
     weights still learn from it, and no value changes."""
     model = init.stack(3, seed=4, placement=Placement.PRE, final_norm=False)
-    ids, targets = plays.passages(2)
+    ids, targets = small_models.passages(2)
     seen = {}
     for k, block in enumerate(model.blocks):
         block.register_full_backward_hook(lambda _, g_in, g_out, k=k: seen.__setitem__(k, (g_in[0], g_out[0])))

@@ -7,8 +7,8 @@ import torch
 
 from normlab import record, training
 from normlab.config import Init
-from normlab.experiments import placement_trained as trained
-from normlab.experiments import plays
+from normlab.experiments import small_models
+from normlab.experiments.placement import trained as trained
 from normlab.norms import NormKind
 from normlab.placement import Placement
 
@@ -18,7 +18,7 @@ def result(validation):
 
 
 def test_a_model_that_knows_only_the_frequencies_of_characters_has_failed():
-    entropy = plays.character_entropy()
+    entropy = small_models.character_entropy()
     assert trained.failed(result(entropy + 0.01)) and trained.failed(result(None))
     assert trained.failed(result(entropy - trained.PLATEAU / 2))
     assert not trained.failed(result(entropy - 2 * trained.PLATEAU))
@@ -87,7 +87,7 @@ def test_description_of_silent_blocks():
 def test_skipping_a_block_is_a_model_without_it():
     model = trained.road("Pre-LN without final norm", 4, layers=3, width=24)
     skip = trained.describe(model)["skip"]
-    ids, targets = plays.passages(2 * plays.BATCH)
+    ids, targets = small_models.passages(2 * small_models.BATCH)
     model = model.double()
 
     def loss():
@@ -112,7 +112,7 @@ def test_what_a_record_keeps_of_a_run():
 def training_batch(seed):
     from normlab import data
 
-    return data.windows(data.corpus().train, plays.BATCH, plays.TOKENS, torch.Generator().manual_seed(1000 + seed))
+    return data.windows(data.corpus().train, small_models.BATCH, small_models.TOKENS, torch.Generator().manual_seed(1000 + seed))
 
 
 def test_a_run_that_blows_up_is_a_failure_and_not_an_error():

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from normlab import fast, functional, norms
 from normlab.config import TransformerConfig
-from normlab.functional import LAYER_NORM_CONVENTIONS, RMS_NORM_CONVENTIONS, Convention
+from normlab.conventions import LAYER_NORM_CONVENTIONS, RMS_NORM_CONVENTIONS, Convention
 from normlab.transformer import Transformer
 
 HALF = (torch.float16, torch.bfloat16)

@@ -6,7 +6,7 @@ import re
 import pytest
 from matplotlib import pyplot as plt
 
-from normlab import figures
+from normlab.page import figures
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""``normlab.inspect`` against the census: what published code does, whatever its names say."""
+"""``normlab.inspection.report`` against the census: what published code does, whatever its names say."""
 
 import subprocess
 import sys
@@ -13,8 +13,8 @@ from torch.nn import functional as F
 import normlab
 from normlab import families
 from normlab.attention import QKNorm
-from normlab.inspect import LastHidden
-from normlab.norm_probe import Cast, Gain, NormReport
+from normlab.inspection.norm_probe import Cast, Gain, NormReport
+from normlab.inspection.report import LastHidden
 from normlab.norms import Convention, NormKind
 from normlab.placement import Placement
 from normlab.transformer import Transformer, TransformerConfig
@@ -539,13 +539,13 @@ def test_text():
     ]
 
 
-def test_it_is_lazy_and_callable_and_does_without_transformers():
+def test_it_is_lazy_and_does_without_transformers():
     code = (
         "import sys, normlab; assert 'torch' not in sys.modules\n"
         "import torch; layer = torch.nn.TransformerEncoderLayer(8, 2, 8)\n"
         "print(normlab.inspect(layer).stacks[0].blocks[0].sublayers[0].placement.value)\n"
-        "import normlab.inspect\n"
-        "print(normlab.inspect(layer) == normlab.inspect.inspect(layer), 'transformers' in sys.modules)"
+        "from normlab import inspect\n"
+        "print(normlab.inspect(layer) == inspect(layer), 'transformers' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert result.stdout.split() == ["post", "True", "False"], result.stderr

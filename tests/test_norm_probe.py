@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from normlab.functional import LAYER_NORM_CONVENTIONS, RMS_NORM_CONVENTIONS
-from normlab.norm_probe import Cast, EpsPlace, Gain, measure
+from normlab.conventions import LAYER_NORM_CONVENTIONS, RMS_NORM_CONVENTIONS
+from normlab.inspection.norm_probe import Cast, EpsPlace, Gain, measure
 from normlab.norms import Convention, NormKind, make_norm
 
 WIDTH = 24

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from normlab import functional
+from normlab import conventions, functional
 from normlab.norms import BatchNorm, Convention, GroupNorm, NormKind, PowerNorm, RMSNorm, make_norm
 
 HALF = (torch.float16, torch.bfloat16)
@@ -105,7 +105,7 @@ def test_the_result_has_the_dtype_of_x(kind, dtype):
 
 @pytest.mark.parametrize(
     "kind, known",
-    [("layernorm", functional.LAYER_NORM_CONVENTIONS), ("rmsnorm", functional.RMS_NORM_CONVENTIONS)],
+    [("layernorm", conventions.LAYER_NORM_CONVENTIONS), ("rmsnorm", conventions.RMS_NORM_CONVENTIONS)],
 )
 def test_fresh_layers_agree_under_every_convention(kind, known):
     """Whatever is stored at the start, the gain is 1 and the shift 0."""

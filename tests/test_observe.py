@@ -7,9 +7,10 @@ import torch
 from tiny_models import VOCAB, ids, tiny
 from torch import nn
 
-from normlab import observe, probes
-from normlab.losses import next_token_loss
+from normlab import probes
+from normlab.inspection import observe
 from normlab.placement import Placement
+from normlab.training.losses import next_token_loss
 from normlab.transformer import Transformer, TransformerConfig
 
 FAMILIES = ("GPT2", "BERT", "Llama", "Qwen3", "Gemma2", "OLMo2", "GPT-NeoX", "Cohere")
@@ -33,7 +34,7 @@ def close(actual, expected):
 @pytest.mark.parametrize("placement", Placement)
 def test_what_the_trace_sees_is_what_hooks_on_our_model_see(placement):
     net = ours(placement=placement, norm="layernorm")
-    by_hooks, by_trace = probes.record(net, IDS, MASK), observe.record(net, IDS, MASK)
+    by_hooks, by_trace = probes.readings(net, IDS, MASK), observe.readings(net, IDS, MASK)
     assert [(r.layer, r.kind) for r in by_hooks] == [(l, k) for l in (1, 2, 3) for k in ("attention", "mlp")]
     for ours_, theirs in zip(by_hooks, by_trace, strict=True):
         assert (ours_.layer, ours_.kind) == (theirs.layer, theirs.kind)
@@ -43,7 +44,7 @@ def test_what_the_trace_sees_is_what_hooks_on_our_model_see(placement):
 
 def test_scaled_norms_of_our_model():
     net = ours(placement="peri", output_scale="inverse_sqrt_layer")
-    for a, b in zip(probes.record(net, IDS), observe.record(net, IDS), strict=True):
+    for a, b in zip(probes.readings(net, IDS), observe.readings(net, IDS), strict=True):
         close(b.increment, a.increment)
         close(a.stream + a.increment, a.stream_after)
 
@@ -51,7 +52,7 @@ def test_scaled_norms_of_our_model():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_streams_are_the_hidden_states_of_transformers(family):
     model = tiny(family)
-    records = probes.record(model, IDS, MASK)  # a foreign model is handed on
+    records = observe.readings(model, IDS, MASK)
     with torch.no_grad():
         hidden = model(IDS, attention_mask=MASK, output_hidden_states=True).hidden_states
     assert [(r.layer, r.kind) for r in records] == [(l, k) for l in (1, 2) for k in ("attention", "mlp")]
@@ -71,7 +72,7 @@ def final_norm(family, model):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_streams_add_up(family):
-    records = observe.record(tiny(family), IDS)
+    records = observe.readings(tiny(family), IDS)
     for r in records:
         if family == "BERT":
             assert not torch.allclose(r.stream + r.increment, r.stream_after, atol=1e-2)
@@ -85,16 +86,16 @@ def test_streams_add_up(family):
 
 def test_sublayer_inputs_and_increments_by_hand():
     model = tiny("Gemma2")
-    first, second = observe.record(model, IDS)[:2]
+    first, second = observe.readings(model, IDS)[:2]
     layer = model.model.layers[0]
     close(first.sublayer_input, layer.input_layernorm(first.stream.float()))
     close(second.increment, layer.post_feedforward_layernorm(layer.mlp(second.sublayer_input.float())))
-    cohere = observe.record(tiny("Cohere"), IDS)
+    cohere = observe.readings(tiny("Cohere"), IDS)
     assert torch.equal(cohere[0].sublayer_input, cohere[1].sublayer_input)
 
 
 def test_encoder_and_decoder_are_counted_on():
-    records = observe.record(tiny("T5"), IDS, decoder_input_ids=IDS)
+    records = observe.readings(tiny("T5"), IDS, decoder_input_ids=IDS)
     assert [r.layer for r in records] == [1, 1, 2, 2, 3, 3, 3, 4, 4, 4]
     assert [r.kind for r in records[-3:]] == ["attention", "cross-attention", "mlp"]
 
@@ -102,14 +103,14 @@ def test_encoder_and_decoder_are_counted_on():
 def test_models_without_embedding():
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
     x = torch.randn(2, 5, 16)
-    first, second = observe.record(layer, x)
+    first, second = observe.readings(layer, x)
     close(first.stream_after, layer.norm1(x + layer._sa_block(x, None, None)))
     close(second.stream_after, layer(x))
 
 
 def test_what_is_not_understood_is_refused():
     with pytest.raises(ValueError, match="no stack of residual blocks was recognized in Linear"):
-        observe.record(nn.Linear(3, 3), torch.ones(2, 3))
+        observe.readings(nn.Linear(3, 3), torch.ones(2, 3))
 
     class Gated(nn.Module):
         def __init__(self):
@@ -120,7 +121,7 @@ def test_what_is_not_understood_is_refused():
             return torch.maximum(x, self.f(x))
 
     with pytest.raises(ValueError, match="block 1 is not understood: the stream passes through 'maximum'"):
-        observe.record(nn.Sequential(Gated(), Gated()), torch.ones(2, 3, 8))
+        observe.readings(nn.Sequential(Gated(), Gated()), torch.ones(2, 3, 8))
 
 
 # --- attention --------------------------------------------------------------------------------------------------------
@@ -149,7 +150,7 @@ def test_logits_give_the_attentions_of_transformers(family):
 def test_logits_of_our_model(options):
     net = ours(**options)
     found = observe.attention(net, IDS)
-    for r, before, block in zip(found, probes.record(net, IDS)[::2], net.blocks, strict=True):
+    for r, before, block in zip(found, probes.readings(net, IDS)[::2], net.blocks, strict=True):
         expected = block.residuals[0].sublayer.logits(before.sublayer_input)
         visible = r.logits > -torch.inf
         close(r.logits[visible], expected[visible])
@@ -159,10 +160,10 @@ def test_logits_of_our_model(options):
 
 def test_entropy_of_even_and_of_one_hot_attention():
     visible = torch.ones(7, 7).tril().bool()
-    even = observe.AttentionRecord(1, torch.zeros(2, 3, 7, 7).masked_fill(~visible, -torch.inf).double())
+    even = observe.AttentionReading(1, torch.zeros(2, 3, 7, 7).masked_fill(~visible, -torch.inf).double())
     counts = torch.arange(1.0, 8.0).double()
     assert even.entropy == pytest.approx(counts.log().mean().item())
-    sharp = observe.AttentionRecord(1, torch.diag(torch.full((7,), 1e4)).expand(2, 3, 7, 7).double())
+    sharp = observe.AttentionReading(1, torch.diag(torch.full((7,), 1e4)).expand(2, 3, 7, 7).double())
     assert sharp.entropy == pytest.approx(0) and sharp.largest == 1e4
 
 

@@ -20,7 +20,7 @@ IDS = torch.randint(9, (3, 12), generator=torch.Generator().manual_seed(0))
 
 def test_the_three_quantities_of_every_sublayer():
     net = model()
-    records = probes.record(net, IDS)
+    records = probes.readings(net, IDS)
     assert [(r.layer, r.kind) for r in records] == [(l, k) for l in (1, 2, 3, 4) for k in ("attention", "mlp")]
     x = net.embed(IDS)
     for r, residual in zip(records, (s for b in net.blocks for s in b.residuals)):
@@ -46,7 +46,7 @@ def test_moments_against_numpy():
 
 
 def test_the_variance_identity_holds_to_rounding():
-    account = probes.variance_account(probes.record(model(), IDS))
+    account = probes.variance_account(probes.readings(model(), IDS))
     assert max(s.error for s in account) < 1e-14
     for earlier, later in zip(account, account[1:]):
         assert earlier.after == later.before
@@ -57,7 +57,7 @@ def test_the_variance_identity_holds_to_rounding():
 
 def test_a_post_norm_stream_has_no_variance_account():
     with pytest.raises(ValueError, match=r"block 1 \(attention\)"):
-        probes.variance_account(probes.record(model(placement="post"), IDS))
+        probes.variance_account(probes.readings(model(placement="post"), IDS))
 
 
 def test_skipped_sublayers_hand_the_stream_through():
@@ -71,7 +71,7 @@ def test_skipped_sublayers_hand_the_stream_through():
 @pytest.mark.parametrize("placement", ["peri", "output", "parallel", "none"])
 def test_the_stream_grows_by_the_increment(placement):
     net = model(placement=placement, output_scale="inverse_sqrt_layer" if placement != "none" else "none")
-    records = probes.record(net, IDS)
+    records = probes.readings(net, IDS)
     for r, residual in zip(records, (s for b in net.blocks for s in b.residuals)):
         torch.testing.assert_close(r.stream + r.increment, r.stream_after)
         output = residual.sublayer(r.sublayer_input)
@@ -84,7 +84,7 @@ def test_the_stream_grows_by_the_increment(placement):
 
 
 def test_a_hybrid_mlp_adds_to_its_own_input():
-    attention, mlp = probes.record(model(placement="hybrid"), IDS)[:2]
+    attention, mlp = probes.readings(model(placement="hybrid"), IDS)[:2]
     torch.testing.assert_close(attention.stream + attention.increment, mlp.stream)
     torch.testing.assert_close(mlp.sublayer_input + mlp.increment, mlp.stream_after)
 
@@ -96,8 +96,8 @@ def test_how_far_a_block_moves_the_stream():
     x = net.embed(IDS)
     for block, step, at_real in zip(
         net.blocks,
-        probes.block_steps(probes.record(net, IDS)),
-        probes.block_steps(probes.record(net, IDS, mask), mask),
+        probes.block_steps(probes.readings(net, IDS)),
+        probes.block_steps(probes.readings(net, IDS, mask), mask),
         strict=True,
     ):
         y = block(x)

@@ -3,8 +3,8 @@ import re
 
 import pytest
 
-from normlab import sliders
-from normlab.sliders import slider
+from normlab.page import sliders
+from normlab.page.sliders import slider
 
 HEADERS = ["α", "size"]
 ROWS = [["0.1", "0.50"], ["1", "0.71"], ["10", "1.00"]]

@@ -148,7 +148,7 @@ def small(tmp_path):
     root = tmp_path / "repository"
     v4 = nbformat.v4
     files = {
-        "src/normlab/__init__.py": "'''The \"package\".'''\nPATTERN = r'\\d'\n",
+        "src/normlab/__init__.py": "'''The \"package\".'''\nPATTERN = r'\\d'\n_NAMES = {'title': 'normlab.tables'}\n",
         "src/normlab/data/__init__.py": "def load():\n    from ..tables import table\n\n    return table\n",
         "src/normlab/tables.py": "import normlab.claims\n\ntable = normlab.claims\n",
         "src/normlab/claims.py": "",
@@ -210,6 +210,8 @@ def test_copy_carries_what_the_notebook_reaches_only(small, run_bare, tmp_path):
         ("import normlab.claims as c", ["__init__.py", "claims.py"]),
         ("from normlab.tables import table", ["__init__.py", "claims.py", "tables.py"]),
         ("def f():\n    from normlab import figures", ["__init__.py", "figures.py"]),
+        ("from normlab import title", ["__init__.py", "claims.py", "tables.py"]),
+        ("import normlab\nnormlab.title", ["__init__.py", "claims.py", "tables.py"]),
     ],
 )
 def test_reached_modules(small, code, modules):

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from normlab import checkpoint, data, device, interrupt, nonfinite, training, training_run
+from normlab import data, device, training
+from normlab.training import checkpoint, interrupt, nonfinite
 from normlab.transformer import Transformer, TransformerConfig
 
 
@@ -235,7 +236,7 @@ def test_precision_that_cannot_be_had_is_refused(monkeypatch):
     with pytest.raises(ValueError, match="'bf16' needs float32 weights, got torch.float64"):
         training.train(tiny().double(), counting(), 1, lr=1e-3, seed=0, precision="bf16")
     assert not device.supports_autocast(torch.device("cpu"), torch.float64)  # torch warns and goes on in float32
-    monkeypatch.setattr(training_run, "supports_autocast", lambda where, dtype: False)
+    monkeypatch.setattr("normlab.training.run.supports_autocast", lambda where, dtype: False)
     with pytest.raises(ValueError, match="'fp16' needs a device that computes in torch.float16, got cpu"):
         training.train(tiny(), counting(), 1, lr=1e-3, seed=0, precision="fp16")
 

@@ -207,11 +207,11 @@ def test_a_placement_per_block():
 def test_layernorm_scaling_divides_what_sublayers_read_by_the_root_of_their_block():
     """At initialization the stream then grows by 1/l per block: variance 1 + H_L instead of 1 + L."""
     settings = {"norm": "layernorm", "layers": 16, "width": 96, "sublayers": ("mlp",), "activation": "relu"}
-    records = probes.record(small(output_scale="inverse_sqrt_layer", **settings), ids(4, 16))
+    records = probes.readings(small(output_scale="inverse_sqrt_layer", **settings), ids(4, 16))
     for r in records:
         assert probes.size(r.sublayer_input) == pytest.approx(r.layer**-0.5, rel=1e-3)
     plain, scaled = (
-        probes.variance(probes.record(small(output_scale=s, **settings), ids(4, 16))[-1].stream_after)
+        probes.variance(probes.readings(small(output_scale=s, **settings), ids(4, 16))[-1].stream_after)
         for s in ("none", "inverse_sqrt_layer")
     )
     start = probes.variance(records[0].stream)
@@ -223,7 +223,7 @@ def test_layernorm_scaling_divides_what_sublayers_read_by_the_root_of_their_bloc
 def test_hooks_see_stream_input_and_increment(placement):
     """What probes.record relies on, for every wiring."""
     model = randomize(small(placement=placement)).double()
-    records = probes.record(model, ids(2, 5))
+    records = probes.readings(model, ids(2, 5))
     assert torch.equal(records[0].stream, model.embed(ids(2, 5)))
     for r, following in itertools.pairwise(records):
         assert torch.equal(r.stream_after, following.stream)

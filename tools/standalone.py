@@ -9,6 +9,7 @@ plain Markdown. Needs nbformat and pybtex, not torch; the Sphinx extension calls
 
 import ast
 import sys
+from functools import cache
 from pathlib import Path
 
 import nbformat
@@ -132,13 +133,16 @@ def _imported_names(code: str, within: str) -> set[str]:
             module = ".".join([*base, *filter(None, [node.module])])
             names |= {module} | {f"{module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            names.add(f"{node.value.id}.{node.attr}")  # normlab.figures, which imports on first use
+            names.add(f"{node.value.id}.{node.attr}")  # normlab.page.figures, which imports on first use
     return names
 
 
 def _files_of(package: Path, name: str) -> list[Path]:
-    """The files that importing the dotted ``name`` runs: each package on the way, and the module itself."""
-    parts = name.split(".")
+    """The files that importing the dotted ``name`` runs: each package on the way, and the module itself.
+
+    A name that the package offers lazily, such as normlab.layer_norm, is followed to the module that defines it.
+    """
+    parts = _lazy_names(package).get(name, name).split(".")
     if parts[0] != package.name:
         return []
     path, files = package, [package / "__init__.py"]
@@ -146,6 +150,15 @@ def _files_of(package: Path, name: str) -> list[Path]:
         path = path / part
         files += [path / "__init__.py", path.with_suffix(".py")]
     return [file for file in files if file.is_file()]
+
+
+@cache
+def _lazy_names(package: Path) -> dict[str, str]:
+    """The table ``_NAMES`` of the package's __init__.py: dotted name -> module that defines it."""
+    for node in ast.parse((package / "__init__.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["_NAMES"]:
+            return {f"{package.name}.{name}": module for name, module in ast.literal_eval(node.value).items()}
+    return {}
 
 
 def _fold(cell) -> None:

@@ -1,51 +1,63 @@
 """normlab: normalization in Transformers with two knobs, how to compute it and where to put it.
 
-``import normlab`` is light: neither torch nor numpy is imported until a submodule that needs them is used,
-so that the book builds without them.
+``import normlab`` is light: neither torch nor numpy is imported until a name that needs them is used, so that the book
+builds without them.
 """
 
 import importlib
 
 __version__ = "0.1.0"
 
-__all__ = [
+# What a learner uses, and the module that each name comes from.
+_NAMES = {
+    "layer_norm": "normlab.functional",
+    "rms_norm": "normlab.functional",
+    "LayerNorm": "normlab.norms",
+    "RMSNorm": "normlab.norms",
+    "make_norm": "normlab.norms",
+    "Placement": "normlab.placement",
+    "Residual": "normlab.placement",
+    "Transformer": "normlab.transformer",
+    "TransformerConfig": "normlab.config",
+    "inspect": "normlab.inspection.report",
+}
+
+_MODULES = (
+    "across_tokens",
+    "arithmetic",
     "attention",
     "backward",
     "bench",
-    "checkpoint",
-    "claims",
     "config",
+    "conventions",
     "data",
     "device",
-    "distributed",
     "experiments",
     "families",
     "fast",
-    "figures",
     "functional",
-    "inspect",
-    "interrupt",
-    "losses",
-    "nonfinite",
+    "inspection",
     "norms",
     "numerics",
-    "observe",
     "optimizers",
+    "page",
     "placement",
     "probes",
     "record",
-    "tables",
     "training",
-    "training_run",
     "transformer",
-]
+)
+
+__all__ = [*_NAMES, *_MODULES]
 
 
 def __getattr__(name):
-    if name in __all__:
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
+    if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__():
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *__all__})

@@ -6,7 +6,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from normlab.core import affine, check, grouped, normalize, peak, real_tokens, safe_scale, scatter, widen
+from normlab.arithmetic import affine, check, grouped, normalize, peak, real_tokens, safe_scale, scatter, widen
 
 
 @dataclass(frozen=True)

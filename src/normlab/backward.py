@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from normlab import functional
-from normlab.core import affine, check, normalize, widen
+from normlab.arithmetic import affine, check, normalize, widen
 
 
 def layer_norm_backward(

@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normlab import fast, functional, norms
-from normlab.losses import next_token_loss
-from normlab.tables import table
+from normlab.page.tables import table
+from normlab.training.losses import next_token_loss
 
 Call = Callable[[], object]
 Clock = Callable[[], float]
@@ -280,9 +280,9 @@ def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def main(arguments: list[str]) -> None:
-    """Command line: see ``python -m normlab.bench --help``."""
-    parser = argparse.ArgumentParser(prog="python -m normlab.bench", description="What a norm costs.")
+def main(arguments: Sequence[str]) -> int:
+    """The command line: see ``normlab bench --help``."""
+    parser = argparse.ArgumentParser(prog="normlab bench", description="What a norm costs.")
     parser.add_argument("part", nargs="*", choices=["norms", "tuned", "training", "import", []], help="default: all")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=2048)
@@ -300,7 +300,7 @@ def main(arguments: list[str]) -> None:
     if "tuned" in parts and platform.libc_ver()[0] == "glibc":
         print("\nThe same with an allocator that keeps its memory (" + ", ".join(KEEP_MEMORY) + "):", flush=True)
         same = [f"--{name}={getattr(options, name)}" for name in ("threads", "tokens", "width", "rounds", "clock")]
-        command = [sys.executable, "-m", "normlab.bench", "norms", "--no-bars", *same]
+        command = [sys.executable, "-m", "normlab", "bench", "norms", "--no-bars", *same]
         subprocess.run(command, env=os.environ | KEEP_MEMORY, check=True)
     if "training" in parts:
         print()
@@ -309,7 +309,4 @@ def main(arguments: list[str]) -> None:
         print()
         _bar("seconds for import normlab.norms beyond torch", import_seconds(), at_most=0.1)
     print(_machine())
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    return 0

@@ -33,9 +33,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from normlab import functional
+from normlab.arithmetic import HALF_TYPES, check
 from normlab.backward import rms_norm_backward
-from normlab.core import HALF_TYPES, check
-from normlab.functional import (
+from normlab.conventions import (
     LAYER_NORM_CONVENTIONS,
     RMS_NORM_CONVENTIONS,
     Convention,

@@ -1,9 +1,11 @@
 """Normalization formulas as pure functions of tensors (knob one: how to compute).
 
-All are meant to be read. They return the dtype of ``x`` unless a :class:`Convention` says otherwise. Half-precision
-input (float16, bfloat16) is widened before the first square: 300 squared is infinite in float16, and the layer would
-silently return zeros. float64 input is never narrowed. Vectors of any finite size are normalized: before a square
-could overflow, the vector is scaled by a power of two, which changes no bit of the result.
+All are meant to be read, and are the reference that everything else is tested against; the modules of
+:mod:`normlab.norms` take :mod:`normlab.fast` instead, which is up to fifty times faster. They return the dtype of ``x``
+unless a :class:`normlab.conventions.Convention` says otherwise. Half-precision input (float16, bfloat16) is widened
+before the first square: 300 squared is infinite in float16, and the layer would silently return zeros. float64 input is
+never narrowed. Vectors of any finite size are normalized: before a square could overflow, the vector is scaled by a
+power of two, which changes no bit of the result.
 
 ``layer_norm``, ``rms_norm``, ``scale_norm``, ``dyt`` and ``group_norm`` over features treat every token alone.
 ``batch_norm``, ``power_norm`` and ``group_norm`` over tokens mix tokens; they take a ``mask`` of x's shape without
@@ -11,11 +13,7 @@ the last axis, in which 1 or True marks a real token. Padding then has no influe
 in it, and comes out as zeros.
 """
 
-import math
-from enum import Enum
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from normlab.across_tokens import (
@@ -28,17 +26,23 @@ from normlab.across_tokens import (
     mean_square,
     power_norm,
 )
-from normlab.core import HALF_TYPES, affine, check, check_scalar, normalize, peak, safe_scale, widen
+from normlab.arithmetic import affine, check, check_scalar, normalize, peak, safe_scale, widen
+from normlab.conventions import (
+    LAYER_NORM_CONVENTIONS,
+    RMS_NORM_CONVENTIONS,
+    Convention,
+    check_absent,
+    choose_convention,
+    count_features,
+    published_layer_norm,
+    published_rms_norm,
+)
 
 __all__ = [
-    "LAYER_NORM_CONVENTIONS",
-    "RMS_NORM_CONVENTIONS",
-    "Convention",
     "GroupOver",
     "Moments",
     "batch_moments",
     "batch_norm",
-    "choose_convention",
     "dyt",
     "group_norm",
     "group_scaling",
@@ -49,58 +53,6 @@ __all__ = [
     "rms_norm",
     "scale_norm",
 ]
-
-
-class Convention(str, Enum):
-    """How real models deviate from the plain formula: where they round, and how they store the gain.
-
-    x̂ is the normalized vector, w the stored gain, b the shift. All but DEFAULT compute x̂ in float32 for half types
-    exactly as the named models' published code does, so that results agree to the last bit; squares above the
-    largest float32 then overflow as they do there. float64 input stays float64, where most published code narrows it.
-
-    ========  ===================  ========================================  =============================
-    name      of                   result                                    used by
-    ========  ===================  ========================================  =============================
-    DEFAULT   LayerNorm, RMSNorm   w·x̂ + b in float64, rounded once          this course
-    LLAMA     RMSNorm              w · round(x̂)                              Llama, Mistral, Qwen 3
-    GEMMA     RMSNorm              round((1 + w)·x̂), w starts at 0           Gemma 1 to 3, Qwen3-Next
-    OLMO2     RMSNorm              round(w·x̂)                                OLMo 2, gpt-oss
-    T5        RMSNorm              w · x̂, x̂ rounded only if w is half        T5
-    TORCH     LayerNorm            torch's kernel, w·x̂ + b rounded once      GPT-2, BERT, GPT-NeoX
-    NEMOTRON  LayerNorm            torch's kernel with gain 1 + w            Nemotron
-    NO_BIAS   LayerNorm            round(w·x̂)                                Cohere
-    BARE      LayerNorm, RMSNorm   round(x̂): no gain, no shift               OLMo 1; nanochat
-    ========  ===================  ========================================  =============================
-
-    LLAMA and T5 multiply last, so bfloat16 input and float32 gains give a float32 result.
-    """
-
-    DEFAULT = "default"
-    LLAMA = "llama"
-    GEMMA = "gemma"
-    OLMO2 = "olmo2"
-    T5 = "t5"
-    TORCH = "torch"
-    NEMOTRON = "nemotron"
-    NO_BIAS = "no_bias"
-    BARE = "bare"
-
-
-LAYER_NORM_CONVENTIONS = (
-    Convention.DEFAULT,
-    Convention.NEMOTRON,
-    Convention.NO_BIAS,
-    Convention.BARE,
-    Convention.TORCH,
-)
-RMS_NORM_CONVENTIONS = (
-    Convention.DEFAULT,
-    Convention.LLAMA,
-    Convention.GEMMA,
-    Convention.OLMO2,
-    Convention.T5,
-    Convention.BARE,
-)
 
 
 def layer_norm(
@@ -122,7 +74,7 @@ def layer_norm(
         weight: gain [d], or None for 1. Under NEMOTRON the gain minus 1.
         bias: shift [d], or None for 0.
         eps: non-negative; has the unit of x squared. With eps = 0 a constant vector gives NaN (0/0).
-        convention: DEFAULT, TORCH, NEMOTRON, NO_BIAS or BARE; see :class:`Convention`.
+        convention: DEFAULT, TORCH, NEMOTRON, NO_BIAS or BARE; see :class:`normlab.conventions.Convention`.
 
     Returns:
         Tensor with the shape and dtype of x. A NaN or infinity spoils its own vector only.
@@ -137,19 +89,10 @@ def layer_norm(
     convention = choose_convention(convention, LAYER_NORM_CONVENTIONS, "layernorm")
     check(x, eps, weight=weight, bias=bias)
     check_absent(convention, weight, bias)
-    match convention:
-        case Convention.TORCH:
-            return _torch_layer_norm(x, weight, bias, eps)
-        case Convention.NEMOTRON:
-            gain = None if weight is None else weight + 1
-            return _torch_layer_norm(x, gain, bias, eps)
-        case Convention.BARE:
-            return F.layer_norm(_to_float32(x), x.shape[-1:], eps=eps).to(x.dtype)
-        case Convention.NO_BIAS:
-            wide = _to_float32(x)
-            scores = _published_scores(wide - wide.mean(-1, keepdim=True), eps)
-            return affine(scores, weight, None).to(x.dtype)
-    return affine(normalize(widen(x), eps, center=True)[0], weight, bias).to(x.dtype)
+    if convention is not Convention.DEFAULT:
+        return published_layer_norm(x, weight, bias, eps, convention)
+    scores, _ = normalize(widen(x), eps, center=True)
+    return affine(scores, weight, bias).to(x.dtype)
 
 
 def rms_norm(
@@ -168,13 +111,13 @@ def rms_norm(
         x: float tensor [..., d]. Any axis may be empty.
         weight: gain [d], or None for 1. Under GEMMA the gain minus 1.
         eps: non-negative; has the unit of x squared. With eps = 0 a zero vector gives NaN (0/0).
-        convention: DEFAULT, LLAMA, GEMMA, OLMO2, T5 or BARE; see :class:`Convention`.
+        convention: DEFAULT, LLAMA, GEMMA, OLMO2, T5 or BARE; see :class:`normlab.conventions.Convention`.
         fraction: p in (0, 1]; below 1 this is partial RMSNorm: the mean square of the first ceil(p * d) features
             stands for that of all. Only under DEFAULT.
 
     Returns:
-        Tensor with the shape and dtype of x (LLAMA and T5: see :class:`Convention`). A NaN or infinity spoils its
-        own vector only.
+        Tensor with the shape and dtype of x (under LLAMA and T5 perhaps of weight). A NaN or infinity spoils its own
+        vector only.
 
     Raises:
         TypeError: as in :func:`layer_norm`.
@@ -186,26 +129,11 @@ def rms_norm(
     convention = choose_convention(convention, RMS_NORM_CONVENTIONS, "rmsnorm")
     check(x, eps, weight=weight)
     check_absent(convention, weight, None)
-    if not 0 < fraction <= 1 or (fraction < 1 and convention is not Convention.DEFAULT):
-        raise ValueError(
-            "fraction must lie in (0, 1], and be 1 except under the default convention, "
-            f"got fraction={fraction} under {convention.value!r}"
-        )
-    if convention is Convention.DEFAULT:
-        features = math.ceil(fraction * x.shape[-1] - 1e-9)  # 0.07 * 100 is a little more than 7
-        scores, _ = normalize(widen(x), eps, center=False, features=features)
-        return affine(scores, weight, None).to(x.dtype)
-    scores = _published_scores(_to_float32(x), eps)
-    if weight is None:
-        return scores.to(x.dtype)
-    match convention:
-        case Convention.LLAMA:
-            return weight * scores.to(x.dtype)
-        case Convention.GEMMA:
-            return (scores * (1 + _to_float32(weight))).to(x.dtype)
-        case Convention.T5:
-            return weight * (scores.to(weight.dtype) if weight.dtype in HALF_TYPES else scores)
-    return (weight * scores).to(x.dtype)
+    features = count_features(x, fraction, convention)
+    if convention is not Convention.DEFAULT:
+        return published_rms_norm(x, weight, eps, convention)
+    scores, _ = normalize(widen(x), eps, center=False, features=features)
+    return affine(scores, weight, None).to(x.dtype)
 
 
 def scale_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
@@ -265,39 +193,3 @@ def dyt(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, alp
 def identity(x: Tensor) -> Tensor:
     """No normalization: x itself."""
     return x
-
-
-def choose_convention(convention: Convention | str, known: tuple[Convention, ...], kind: str) -> Convention:
-    """The :class:`Convention` of that name; ValueError unless it is one of those ``known`` for this kind of norm."""
-    if convention not in known:
-        given = convention.value if isinstance(convention, Convention) else convention
-        names = ", ".join(c.value for c in known)
-        raise ValueError(f"convention {given!r} is not known for {kind}; known: {names}")
-    return Convention(convention)
-
-
-def _published_scores(x: Tensor, eps: float) -> Tensor:
-    """x over its root mean square with the operations, and so the roundings, of most published code."""
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-
-
-def _torch_layer_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """F.layer_norm for any mix of dtypes: what it refuses by itself is widened first."""
-    kinds = {t.dtype for t in (gain, bias) if t is not None}
-    taken = kinds <= {x.dtype} or (x.device.type == "cpu" and x.dtype in HALF_TYPES and kinds == {torch.float32})
-    if taken:
-        return F.layer_norm(x, x.shape[-1:], gain, bias, eps)
-    kind = torch.float64 if torch.float64 in {x.dtype, *kinds} else torch.float32
-    gain, bias = (None if t is None else t.to(kind) for t in (gain, bias))
-    return F.layer_norm(x.to(kind), x.shape[-1:], gain, bias, eps).to(x.dtype)
-
-
-def _to_float32(x: Tensor) -> Tensor:
-    return x.float() if x.dtype in HALF_TYPES else x
-
-
-def check_absent(convention: Convention, weight: Tensor | None, bias: Tensor | None) -> None:
-    if convention is Convention.BARE and weight is not None:
-        raise ValueError("convention 'bare' has no weight, but one was given")
-    if convention in (Convention.BARE, Convention.NO_BIAS) and bias is not None:
-        raise ValueError(f"convention {convention.value!r} has no bias, but one was given")

@@ -14,13 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from normlab import fast, functional
-from normlab.functional import (
-    LAYER_NORM_CONVENTIONS,
-    RMS_NORM_CONVENTIONS,
-    Convention,
-    GroupOver,
-    choose_convention,
-)
+from normlab.across_tokens import GroupOver
+from normlab.conventions import LAYER_NORM_CONVENTIONS, RMS_NORM_CONVENTIONS, Convention, choose_convention
 
 __all__ = [
     "BatchNorm",

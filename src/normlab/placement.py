@@ -87,17 +87,9 @@ WIRING: dict[Placement, Callable[..., Tensor]] = {
     Placement.NONE: none,
 }
 
-# What each wiring takes besides x and F, in order: norms, DeepNorm's alpha, the normed block input.
-PARTS: dict[Placement, tuple[str, ...]] = {
-    Placement.POST: ("norm",),
-    Placement.PRE: ("norm",),
-    Placement.PERI: ("norm", "output_norm"),
-    Placement.OUTPUT: ("output_norm",),
-    Placement.DEEPNORM: ("norm", "alpha"),
-    Placement.PARALLEL: ("normed",),
-    Placement.HYBRID: ("norm",),
-    Placement.NONE: (),
-}
+# A norm N that the wiring cannot do without, and a norm O on what the sublayer returns.
+WITH_NORM = (Placement.POST, Placement.PRE, Placement.PERI, Placement.DEEPNORM, Placement.HYBRID)
+WITH_OUTPUT_NORM = (Placement.PERI, Placement.OUTPUT)
 
 
 def leaves_stream_normalized(placement: Placement | str) -> bool:
@@ -204,8 +196,8 @@ class Residual(nn.Module):
         self.placement = Placement(placement)
         self.alpha = alpha
         self.norm_scale = norm_scale
-        for name in ("norm", "output_norm"):
-            if name in PARTS[self.placement] and getattr(self, name) is None:
+        for name, given, needed in (("norm", norm, WITH_NORM), ("output_norm", output_norm, WITH_OUTPUT_NORM)):
+            if given is None and self.placement in needed:
                 raise ValueError(f"placement {self.placement.value} needs {name}, got None")
 
     def forward(self, x: Tensor, normed: Tensor | None = None, **context) -> Tensor:
@@ -214,17 +206,26 @@ class Residual(nn.Module):
         ``normed`` [B, T, d] is for PARALLEL: the block input behind its norm. Without it, x goes through ``norm``.
         """
         mask = context.get("attention_mask")
-        parts = {
-            "norm": lambda h: self.normalize(self.norm, h, mask),
-            "output_norm": lambda h: self.normalize(self.output_norm, h, mask),
-            "alpha": self.alpha,
-            "normed": normed,
-        }
-        if self.placement is Placement.PARALLEL and normed is None:
-            parts["normed"] = self.normalize(self.norm, x, mask)
-        return WIRING[self.placement](
-            x, lambda h: self.sublayer(h, **context), *(parts[name] for name in PARTS[self.placement])
-        )
+        F = lambda h: self.sublayer(h, **context)
+        N = lambda h: self.normalize(self.norm, h, mask)
+        O = lambda h: self.normalize(self.output_norm, h, mask)
+        match self.placement:
+            case Placement.POST:
+                return post(x, F, N)
+            case Placement.PRE:
+                return pre(x, F, N)
+            case Placement.PERI:
+                return peri(x, F, N, O)
+            case Placement.OUTPUT:
+                return output(x, F, O)
+            case Placement.DEEPNORM:
+                return deepnorm(x, F, N, self.alpha)
+            case Placement.PARALLEL:
+                return parallel(x, F, N(x) if normed is None else normed)
+            case Placement.HYBRID:
+                return hybrid(x, F, N)
+            case Placement.NONE:
+                return none(x, F)
 
     def normalize(self, norm: nn.Module | None, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """:func:`apply_norm` times ``norm_scale``."""

@@ -1,16 +1,15 @@
 """Look inside a Transformer: the quantities of every residual sublayer, their variances, what a block changes.
 
-:mod:`normlab.observe` does more, for any model: attention logits, gradients, and what a block is worth.
+:mod:`normlab.inspection.observe` does more, and for any model: attention logits, gradients, what a block is worth.
 """
 
-import importlib
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from normlab.attention import SelfAttention
 from normlab.placement import Residual
@@ -18,7 +17,7 @@ from normlab.transformer import Transformer
 
 
 @dataclass(frozen=True)
-class SublayerRecord:
+class SublayerReading:
     """What one residual sublayer saw and did, as float64 on the CPU, each [B, T, d].
 
     ``stream`` is the residual stream x before the sublayer, ``sublayer_input`` what the sublayer was given (for PRE:
@@ -36,22 +35,25 @@ class SublayerRecord:
     stream_after: Tensor
 
 
-def record(model: nn.Module, ids: Tensor, attention_mask: Tensor | None = None, **inputs: Any) -> list[SublayerRecord]:
-    """Run ``ids`` [B, T] through the model and return one record per residual sublayer, in order.
+@torch.no_grad()
+def readings(
+    model: Transformer, ids: Tensor, attention_mask: Tensor | None = None, **inputs: Any
+) -> list[SublayerReading]:
+    """Run ``ids`` [B, T] through the model and return one reading per residual sublayer, in order.
 
     Args:
-        model: a Transformer of this package. Another model is left to :func:`normlab.observe.record`.
+        model: a Transformer of this package; for any other see :func:`normlab.inspection.observe.readings`.
         attention_mask: [B, T], 1 or True at real tokens, None if all are.
         inputs: more arguments of the model's call.
+
+    Raises:
+        TypeError: another model.
     """
-    if isinstance(model, Transformer):
-        return _record_own(model, ids, attention_mask, **inputs)
-    # By name, so that the standalone copy of a notebook need not carry what it does not use.
-    return importlib.import_module("normlab.observe").record(model, ids, attention_mask, **inputs)
-
-
-@torch.no_grad()
-def _record_own(model: Transformer, ids: Tensor, attention_mask: Tensor | None, **inputs: Any) -> list[SublayerRecord]:
+    if not isinstance(model, Transformer):
+        raise TypeError(
+            f"probes.readings takes a normlab Transformer, got {type(model).__name__}; "
+            "for other models there is normlab.inspection.observe.readings"
+        )
     seen: dict[Residual, dict[str, Tensor]] = {}
     handles = []
 
@@ -79,7 +81,7 @@ def _record_own(model: Transformer, ids: Tensor, attention_mask: Tensor | None, 
         for handle in handles:
             handle.remove()
     return [
-        SublayerRecord(
+        SublayerReading(
             layer,
             "attention" if isinstance(residual.sublayer, SelfAttention) else "mlp",
             **{name: tensor.cpu().double() for name, tensor in seen[residual].items()},
@@ -136,14 +138,14 @@ class VarianceStep:
         return abs(self.before + self.increment + self.twice_covariance - self.after) / self.after
 
 
-def variance_account(records: Sequence[SublayerRecord]) -> list[VarianceStep]:
+def variance_account(readings: Sequence[SublayerReading]) -> list[VarianceStep]:
     """Var(x + r) = Var(x) + Var(r) + 2 Cov(x, r), sublayer by sublayer.
 
     Raises:
-        ValueError: a record whose stream is not the sum of stream and increment (POST, for example).
+        ValueError: a reading whose stream is not the sum of stream and increment (POST, for example).
     """
     steps = []
-    for r in records:
+    for r in readings:
         total = r.stream + r.increment
         if not torch.allclose(total, r.stream_after, rtol=1e-3, atol=1e-3 * size(total)):
             raise ValueError(f"block {r.layer} ({r.kind}): the stream after it is not stream + increment")
@@ -177,11 +179,11 @@ class BlockStep:
     change: float
 
 
-def block_steps(records: Sequence[SublayerRecord], attention_mask: Tensor | None = None) -> list[BlockStep]:
+def block_steps(readings: Sequence[SublayerReading], attention_mask: Tensor | None = None) -> list[BlockStep]:
     """Compare every block's output with its input, at real tokens only."""
     steps = []
-    for layer in sorted({r.layer for r in records}):
-        own = [r for r in records if r.layer == layer]
+    for layer in sorted({r.layer for r in readings}):
+        own = [r for r in readings if r.layer == layer]
         x, y = (_real(t, attention_mask) for t in (own[0].stream, own[-1].stream_after))
         steps.append(BlockStep(layer, torch.cosine_similarity(x, y, -1).mean().item(), relative_size(y - x, x)))
     return steps

@@ -1,6 +1,6 @@
 """Recorded results: training runs over several seeds, kept as small JSON files with their provenance.
 
-``python -m normlab.record`` lists the records, ``python -m normlab.record NAME`` makes one, with ``--jobs 2`` two runs
+``normlab record`` lists the records, ``normlab record NAME`` makes one, with ``--jobs 2`` two runs
 at a time. It is resumable: every finished run is written at once, and a run whose settings are already in the file is
 not repeated.
 """
@@ -158,7 +158,7 @@ def _as_they_finish(tasks: list, n_jobs: int | None) -> Iterator:
 
 def _attempt(run: Callable[..., dict], i: int, setting: dict) -> tuple[int, dict | None, str]:
     """One run, in the process that joblib chose: its number, what is to be written, or the traceback."""
-    from normlab import interrupt
+    from normlab.training import interrupt
 
     start = time.perf_counter()
     try:
@@ -201,9 +201,9 @@ def recipes() -> dict[str, Recipe]:
     from normlab import experiments
 
     modules = (
-        importlib.import_module(f"{experiments.__name__}.{info.name}")
-        for info in pkgutil.iter_modules(experiments.__path__)
-        if not info.name.endswith("_drawings")
+        importlib.import_module(info.name)
+        for info in pkgutil.walk_packages(experiments.__path__, f"{experiments.__name__}.")
+        if not info.name.endswith("drawings")
     )
     return {recipe.name: recipe for module in modules for recipe in getattr(module, "RECORDS", ())}
 
@@ -211,7 +211,7 @@ def recipes() -> dict[str, Recipe]:
 def main(arguments: list[str]) -> int:
     """The command line: 0 if all went well, 2 if a record is unknown."""
     known = recipes()
-    parser = argparse.ArgumentParser(prog="python -m normlab.record", description="List or make recorded results.")
+    parser = argparse.ArgumentParser(prog="normlab record", description="List or make recorded results.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="records to make; none lists them all")
     parser.add_argument("--missing", action="store_true", help="make all that are not complete")
     parser.add_argument(
@@ -238,7 +238,3 @@ def main(arguments: list[str]) -> int:
             state = "there" if (FOLDER / f"{name}.json").exists() else "missing"
             print(f"{name} ({len(recipe.settings)} runs, {state}): {recipe.description}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -9,7 +9,15 @@ from torch import Tensor, nn
 from normlab.attention import QKNorm, SelfAttention
 from normlab.config import SUBLAYERS, Activation, Init, MLPKind, OutputScale, Positions, TransformerConfig
 from normlab.norms import Identity
-from normlab.placement import PARTS, Placement, Residual, apply_norm, deepnorm_single, tfixup_gain
+from normlab.placement import (
+    WITH_NORM,
+    WITH_OUTPUT_NORM,
+    Placement,
+    Residual,
+    apply_norm,
+    deepnorm_single,
+    tfixup_gain,
+)
 
 __all__ = [
     "Activation",
@@ -82,18 +90,19 @@ class Block(nn.Module):
 def _residual(config: TransformerConfig, layer: int, kind: str, first: bool) -> Residual:
     """Sublayer and norms of one residual sublayer, as the block's placement wants them."""
     placement = config.placements[layer - 1]
-    parts = PARTS[placement]
     sublayer = _attention(config, layer) if kind == "attention" else _mlp(config)
     norm: nn.Module | None = None
     if placement is Placement.HYBRID and kind == "attention":
         norm = Identity()  # its norms stand on queries, keys and values
-    elif "norm" in parts or ("normed" in parts and (first or not config.parallel_shared_norm)):
+    elif placement is Placement.PARALLEL:
+        norm = config.make_norm() if first or not config.parallel_shared_norm else None
+    elif placement in WITH_NORM:
         norm = config.make_norm()
     return Residual(
         sublayer,
         norm,
         placement,
-        output_norm=config.make_norm() if "output_norm" in parts else None,
+        output_norm=config.make_norm() if placement in WITH_OUTPUT_NORM else None,
         alpha=deepnorm_single(config.layers)[0],
         norm_scale=layer**-0.5 if config.output_scale is OutputScale.INVERSE_SQRT_LAYER else 1.0,
     )

@@ -31,7 +31,7 @@ def write_copies(root, out):
 
 
 def claim_output(name: str, verdict: str = "holds") -> dict:
-    """What `normlab.claims.claim` leaves in a notebook."""
+    """What `normlab.page.claims.claim` leaves in a notebook."""
     data = {"text/plain": f"{name}: a line", MIME: {"id": name, "line": "a line", "verdict": verdict}}
     return {"output_type": "display_data", "metadata": {}, "data": data}
 

@@ -280,7 +280,7 @@ def test_the_ledger_filters_by_verdict_from_the_keyboard(browser, addresses):
 def test_a_slim_figure_shows_what_matplotlib_drew(browser):
     """Both files drawn by the browser; they may differ by a shade along edges."""
     pyplot, image, numpy = (pytest.importorskip(name) for name in ("matplotlib.pyplot", "matplotlib.image", "numpy"))
-    from normlab import figures
+    from normlab.page import figures
 
     with pyplot.rc_context(figures.STYLE):
         fig, (left, right) = pyplot.subplots(1, 2, figsize=(6.4, 3), layout="constrained")

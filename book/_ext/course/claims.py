@@ -1,6 +1,6 @@
 """Claims: from `book/claims.yml` and the notebooks' outputs to the pages.
 
-The file says what is claimed, the outputs of ``normlab.claims.claim`` say what came out. A claim's
+The file says what is claimed, the outputs of ``normlab.page.claims.claim`` say what came out. A claim's
 line in a notebook carries the anchor ``claim-ID``, its entry in the ledger ``ledger-ID``. An id
 that is not in the file, or in two outputs, is a warning, and so fails the strict build.
 """

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normlab import data, device, functional, norms, training
-from normlab.experiments import plays
+from normlab.experiments import small_models
 from normlab.norms import NormKind
 from normlab.record import Recipe, grid
 from normlab.transformer import Transformer, TransformerConfig
@@ -207,7 +207,7 @@ def along_the_gradient(model: nn.Module, inputs: Tensor, targets: Tensor) -> dic
 
 # --- a language model with BatchNorm ---------------------------------------------------------------------------
 
-TOKENS = plays.TOKENS
+TOKENS = small_models.TOKENS
 EVALUATION = ((1, 2), (1, 4), (1, 8), (1, 32), (4, 32), (16, 32))  # sequences x tokens of an evaluation batch
 
 
@@ -243,7 +243,7 @@ def train_language_model(
     evaluate_small: bool = True,
     progress: str | None = None,
 ) -> dict:
-    """Train it as :func:`normlab.experiments.plays.train` does, with ``batch`` sequences of 32 characters a step.
+    """Train it as :func:`normlab.experiments.small_models.train` does, with ``batch`` sequences of 32 characters a step.
 
     Returns:
         ``evaluation``: held-out loss in evaluation mode, on batches of 16 sequences.
@@ -254,7 +254,7 @@ def train_language_model(
     corpus = data.corpus()
     model = language_model(norm, seed, len(corpus.vocabulary))
     with device.single_thread():
-        plays.train(model, steps, lr, seed, batch=batch, progress=progress)
+        small_models.train(model, steps, lr, seed, batch=batch, progress=progress)
         evaluation = training.validation_loss(model, data.sampler(corpus.val, 16, TOKENS), count=16)
         running, own = loss_by_statistics(model, data.sampler(corpus.val, batch, TOKENS), count=128 // batch)
         small = []
@@ -369,7 +369,7 @@ def influence(model: Transformer, ids: Tensor, position: int, mask: Tensor | Non
 
 def reading(tokens: int, sequences: int, seed: int = 99) -> Tensor:
     """Token ids [sequences, tokens] from the held-out part of Hamlet."""
-    return plays.passages(sequences, tokens, seed)[0]
+    return small_models.passages(sequences, tokens, seed)[0]
 
 
 def fresh_language_model(norm: NormKind | str, seed: int = 0) -> Transformer:

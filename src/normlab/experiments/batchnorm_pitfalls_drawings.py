@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
+from normlab.experiments import drawing
 from normlab.experiments.batchnorm_pitfalls import padded_moments
-from normlab.figures import BLUE, COLORS, GREEN, INK, ORANGE, PINK, plain_log
+from normlab.page.figures import BLUE, COLORS, GREEN, INK, ORANGE, PINK, plain_log
 
 SEEDS: dict[str, Any] = {"alpha": 0.5, "linewidth": 1}  # single seeds stand behind their mean
 NORM_COLORS = {"none": INK, "batchnorm": BLUE, "noisy batchnorm": ORANGE, "layernorm": GREEN}
@@ -57,7 +58,7 @@ def noisy_training(
     for norm, runs in curves.items():
         steps = [10 * n + 5 for n in range(len(runs[0]))]
         losses = torch.tensor(runs)
-        left.fill_between(steps, losses.amin(0), losses.amax(0), color=NORM_COLORS[norm], alpha=0.25, linewidth=0)
+        drawing.band(left, steps, runs, NORM_COLORS[norm])
         left.plot(steps, losses.mean(0), color=NORM_COLORS[norm], label=NORM_LABELS[norm])
     left.set(title="Shift put back, still trained …", xlabel="step", ylabel="training loss (nats)", ylim=(0, 3.8))
     left.legend(loc="upper right", fontsize=11)

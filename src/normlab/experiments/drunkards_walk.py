@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normlab import data, device, functional, probes, training
-from normlab.experiments import plays
+from normlab.experiments import small_models
 from normlab.norms import NormKind
 from normlab.record import Recipe
 from normlab.transformer import Init, Transformer, TransformerConfig
@@ -146,10 +146,10 @@ def fresh_stack(layers: int, seed: int, *, width: int = 128, tokens: int = 64, *
     return Transformer(TransformerConfig(vocab_size=reading(tokens, 1)[1], layers=layers, **settings), seed).double()
 
 
-def read_stack(model: Transformer, *, tokens: int = 64, sequences: int = 4) -> list[probes.SublayerRecord]:
+def read_stack(model: Transformer, *, tokens: int = 64, sequences: int = 4) -> list[probes.SublayerReading]:
     """What every sublayer of the model sees and does while it reads passages of Hamlet."""
     with device.single_thread():
-        return probes.record(model, reading(tokens, sequences)[0])
+        return probes.readings(model, reading(tokens, sequences)[0])
 
 
 @dataclass(frozen=True)
@@ -269,7 +269,7 @@ def first_update(scale: float, optimizer: str, seed: int = 0, lr: float = 0.01) 
 
 # --- trained streams --------------------------------------------------------------------------------------------
 
-TOKENS, BATCH = plays.TOKENS, plays.BATCH
+TOKENS, BATCH = small_models.TOKENS, small_models.BATCH
 SETTINGS = {"layers": 12, "width": 48, "steps": 600, "lr": 3e-3}
 VARIANTS: dict[str, dict[str, Any]] = {
     "pre-norm": {},
@@ -280,20 +280,20 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def small_model(variant: str, seed: int, layers: int = 12, width: int = 48) -> Transformer:
     """The chapter's trained model: Pre-LN, 4 heads, GELU, characters of Hamlet; see VARIANTS."""
-    return plays.model(seed, layers=layers, width=width, **VARIANTS[variant])
+    return small_models.model(seed, layers=layers, width=width, **VARIANTS[variant])
 
 
 def train_small_model(
     variant: str, seed: int, layers: int = 12, width: int = 48, steps: int = 600, lr: float = 3e-3, progress: str | None = None
 ) -> dict:
-    """Train it as :func:`normlab.experiments.plays.train` does; "before" and "after" describe its stream.
+    """Train it as :func:`normlab.experiments.small_models.train` does; "before" and "after" describe its stream.
 
     See :func:`describe` for the result.
     """
     model = small_model(variant, seed, layers, width)
     with device.single_thread():
         before = describe(model)
-        plays.train(model, steps, lr, seed, progress=progress)
+        small_models.train(model, steps, lr, seed, progress=progress)
         return {"before": before, "after": describe(model)}
 
 
@@ -338,12 +338,12 @@ RECORDS = (
             for stack in STACKS
             for seed in range(10)
         ],
-        lambda **setting: plays.five_digits(stack_growth(**setting)),
+        lambda **setting: small_models.five_digits(stack_growth(**setting)),
     ),
     Recipe(
         "trained_streams",
         "streams of small Pre-LN models before and after training on Hamlet, float32, one thread",
         [{"variant": variant, "seed": seed, **SETTINGS} for variant in VARIANTS for seed in range(5)],
-        lambda **setting: plays.five_digits(train_small_model(**setting, progress=f"{setting['variant']} {setting['seed']}")),
+        lambda **setting: small_models.five_digits(train_small_model(**setting, progress=f"{setting['variant']} {setting['seed']}")),
     ),
 )

@@ -7,14 +7,11 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor
 
+from normlab.experiments import drawing
 from normlab.experiments.drunkards_walk import RULES, Walk
-from normlab.figures import BLUE, GREEN, INK, ORANGE, PINK, plain_log
+from normlab.page.figures import BLUE, GREEN, INK, ORANGE, PINK, plain_log
 
 SEEDS: dict[str, Any] = {"alpha": 0.55, "linewidth": 1}  # single seeds stand behind their mean
-
-
-def _label(ax: Axes, text: str, point: tuple[float, float], offset: tuple[float, float], color: str, **options) -> None:
-    ax.annotate(text, point, offset, textcoords="offset points", color=color, **options)
 
 
 def pinned_input(ax: Axes, stream: Sequence[float], inputs: Sequence[float]) -> None:
@@ -23,8 +20,8 @@ def pinned_input(ax: Axes, stream: Sequence[float], inputs: Sequence[float]) -> 
     middle = 5 * len(n) // 8
     ax.plot(n, stream, color=ORANGE)
     ax.plot(n, inputs, color=BLUE)
-    _label(ax, "residual stream", (n[middle], stream[middle]), (-12, 6), ORANGE, ha="right")
-    _label(ax, "sublayer input", (n[middle], inputs[middle]), (0, -16), BLUE)
+    drawing.label(ax, "residual stream", (n[middle], stream[middle]), ORANGE, (-12, 6), ha="right")
+    drawing.label(ax, "sublayer input", (n[middle], inputs[middle]), BLUE, (0, -16))
     ax.set(title="The norm pins the input; the trunk keeps growing", xlabel="sublayer", ylabel="size (rms)")
     ax.set_ylim(0, None)
 
@@ -50,7 +47,7 @@ def rules(ax: Axes, paths: Sequence[Tensor]) -> None:
     for rule, path, color, nudge in zip(RULES, paths, colors, nudges):
         ax.plot(path, color=color)
         ax.plot(steps, rule.mean_square(steps) ** 0.5, "o", color=color, markersize=9, fillstyle="none")
-        _label(ax, rule.name, (steps, path[-1].item()), (9, nudge), color, va="center")
+        drawing.label(ax, rule.name, (steps, path[-1].item()), color, (9, nudge), va="center")
     plain_log(ax.yaxis, (1, 2, 5, 10, 20, 50))
     ax.set(title="One law, six exceptions, all predictable", xlabel="step", ylabel="size (rms)", xlim=(0, steps + 3))
 
@@ -84,8 +81,8 @@ def trained_stream(axes: Sequence[Axes], live: dict, seeds: dict[str, Sequence[S
     right.fill_between(n, after["input_min"], after["input_max"], color=BLUE, alpha=0.3)
     right.plot(n, after["input"], color=BLUE)
     right.plot(n, after["stream"][1:], color=ORANGE)
-    _label(right, "stream", (12, 5), (4, -16), ORANGE)
-    _label(right, "sublayer input", (8, 1), (0, 8), BLUE)
+    drawing.label(right, "stream", (12, 5), ORANGE, (4, -16))
+    drawing.label(right, "sublayer input", (8, 1), BLUE, (0, 8))
     plain_log(right.yaxis, (1, 2, 5, 10))
     right.set(title="… the input stays put", xlabel="sublayer", ylabel="size (rms)")
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from normlab import data, device, functional
+from normlab.conventions import Convention
 from normlab.experiments import drunkards_walk as walk
-from normlab.experiments import plays
-from normlab.functional import Convention
+from normlab.experiments import small_models
 from normlab.norms import LayerNorm
 from normlab.placement import Placement
 from normlab.record import Recipe, grid
@@ -264,8 +264,8 @@ def train_with_gains(
     warms up, a cosine ends at 0, gradients are clipped at norm 1; float32, one thread.
     """
     convention = Convention.BARE if parameters == "none" else Convention.DEFAULT
-    model = plays.model(seed, layers=layers, width=width, convention=convention)
-    plays.train(model, steps, lr, seed, progress=progress)
+    model = small_models.model(seed, layers=layers, width=width, convention=convention)
+    small_models.train(model, steps, lr, seed, progress=progress)
     return model.cpu().double()
 
 
@@ -276,11 +276,11 @@ def learned(model: Transformer) -> dict:
     ``mean``, ``std``, ``min``, ``max`` of the gains, ``bias`` the size of the bias, and ``with_size`` the correlation
     over features between the gain and the size of that feature in the normalized stream of held-out text.
     """
-    result: dict = {"validation_loss": plays.validation_loss(model)}
+    result: dict = {"validation_loss": small_models.validation_loss(model)}
     norms = [residual.norm for block in model.blocks for residual in block.residuals] + [model.final_norm]
     if norms[0].weight is None:
         return result
-    records = walk.read_stack(model, tokens=plays.TOKENS, sequences=plays.BATCH)
+    records = walk.read_stack(model, tokens=small_models.TOKENS, sequences=small_models.BATCH)
     streams = [r.stream for r in records] + [records[-1].stream_after]
     gains = [norm.weight for norm in norms]
     sizes = [functional.layer_norm(x).square().mean((0, 1)).sqrt() for x in streams]

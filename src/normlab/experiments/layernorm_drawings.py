@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from normlab.experiments.layernorm import Course
-from normlab.figures import BLUE, GREEN, INK, ORANGE, PINK, plain_log
+from normlab.page.figures import BLUE, GREEN, INK, ORANGE, PINK, plain_log
 
 SEED = {"alpha": 0.45, "linewidth": 1}
 

@@ -16,28 +16,28 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from normlab import device, fast, functional, optimizers, probes, training
-from normlab.experiments import plays
-from normlab.functional import Convention
+from normlab.conventions import Convention
+from normlab.experiments import small_models
 from normlab.norms import NormKind
 from normlab.record import Recipe, grid
 from normlab.transformer import MLP, Transformer
 
 # --- small language models that differ in the norm alone ------------------------------------------------------------
 
-TOKENS, BATCH = plays.TOKENS, plays.BATCH
+TOKENS, BATCH = small_models.TOKENS, small_models.BATCH
 SETTINGS = {"layers": 4, "width": 48, "steps": 300, "lr": 3e-3}
 NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 
 
 def small_model(norm: str, seed: int, layers: int = 4, width: int = 48, **options) -> Transformer:
     """The chapter's trained model: Pre-Norm, 4 heads, GELU, characters of Hamlet, eps 1e-5 in either norm."""
-    return plays.model(seed, layers=layers, width=width, norm=norm, eps=1e-5, **options)
+    return small_models.model(seed, layers=layers, width=width, norm=norm, eps=1e-5, **options)
 
 
 def train_small_model(
     norm: str, seed: int, layers: int = 4, width: int = 48, steps: int = 300, lr: float = 3e-3, progress: str | None = None
 ) -> tuple[Transformer, dict]:
-    """Train it as :func:`normlab.experiments.plays.train` does; the model, on the CPU, and what a record keeps of it.
+    """Train it as :func:`normlab.experiments.small_models.train` does; the model, on the CPU, and what a record keeps of it.
 
     The same seed means the same first weights and the same batches whichever the norm.
 
@@ -47,15 +47,15 @@ def train_small_model(
     model = small_model(norm, seed, layers, width)
     before = mean_shares(model)
     with device.single_thread(), fast.enabled():
-        plays.train(model, steps, lr, seed, progress=progress)
+        small_models.train(model, steps, lr, seed, progress=progress)
         model.cpu()
-        loss = plays.validation_loss(model, count=32)
+        loss = small_models.validation_loss(model, count=32)
     return model, {"loss": loss, "before": before, "after": mean_shares(model)}
 
 
 def passages(sequences: int = BATCH, seed: int = 99) -> Tensor:
     """Token ids [sequences, TOKENS] from the held-out part of Hamlet."""
-    return plays.passages(sequences, TOKENS, seed)[0]
+    return small_models.passages(sequences, TOKENS, seed)[0]
 
 
 def passage_loss(model: Transformer, ids: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ def mean_share(x: Tensor) -> float:
 def mean_shares(model: Transformer) -> list[float]:
     """:func:`mean_share` of the stream before the first sublayer and after each one, in float64."""
     with device.single_thread():
-        records = probes.record(copy.deepcopy(model).double(), passages())
+        records = probes.readings(copy.deepcopy(model).double(), passages())
     return [mean_share(x) for x in (records[0].stream, *(r.stream_after for r in records))]
 
 
@@ -440,7 +440,7 @@ RECORDS = (
         "layernorm_or_rmsnorm",
         "small Pre-Norm models that differ in LayerNorm or RMSNorm alone, ten paired seeds, float32, one thread",
         [{**setting, **SETTINGS} for setting in grid(seed=range(10), norm=NORMS)],
-        lambda **setting: plays.five_digits(train_small_model(**setting, progress=f"{setting['norm']} {setting['seed']}")[1]),
+        lambda **setting: small_models.five_digits(train_small_model(**setting, progress=f"{setting['norm']} {setting['seed']}")[1]),
     ),
     Recipe(
         "compiled_norms",
@@ -452,6 +452,6 @@ RECORDS = (
         "norm_timings",
         "CPU time of LayerNorm and RMSNorm in several implementations relative to a copy, one thread, float32",
         [{"repeat": n, "tokens": 2048, "width": 1024, "rounds": 31} for n in range(5)],
-        lambda **setting: plays.five_digits(time_norms(**setting)),
+        lambda **setting: small_models.five_digits(time_norms(**setting)),
     ),
 )

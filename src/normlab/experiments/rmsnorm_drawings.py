@@ -7,14 +7,11 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from normlab import functional
+from normlab.experiments import drawing
 from normlab.experiments.rmsnorm import NORMS
-from normlab.figures import BLUE, COLORS, GREEN, INK, ORANGE, plain_log
+from normlab.page.figures import BLUE, COLORS, GREEN, INK, ORANGE, plain_log
 
 NORM_COLORS = dict(zip(NORMS, (BLUE, ORANGE)))
-
-
-def _label(ax: Axes, text: str, point: tuple[float, float], offset: tuple[float, float], color: str, **options) -> None:
-    ax.annotate(text, point, offset, textcoords="offset points", color=color, **options)
 
 
 def steps(axes: Sequence[Axes], states: dict[str, Sequence[Tensor]]) -> None:
@@ -62,8 +59,7 @@ def mean_shares(axes: Sequence[Axes], shares: dict[str, dict[str, Sequence[Seque
     for ax, (when, title) in zip(axes, {"before": "At initialization …", "after": "… and trained"}.items()):
         for norm, runs in shares[when].items():
             percent = 100 * torch.tensor(runs).T
-            low, high = percent.min(1).values, percent.max(1).values
-            ax.fill_between(range(len(percent)), low, high, color=NORM_COLORS[norm], alpha=0.2, linewidth=0)
+            drawing.band(ax, range(len(percent)), percent.T.tolist(), NORM_COLORS[norm])
             ax.plot(percent.mean(1), color=NORM_COLORS[norm], label=NORMS[norm])
         ax.axhline(100 / width, color=INK, linestyle="--", linewidth=1, label="random vector, 1/d")
         ax.set(title=title, xlabel="sublayer", ylim=(0, 6))
@@ -77,7 +73,7 @@ def paired_differences(ax: Axes, differences: Sequence[float], center: float, ha
     for seed, difference in enumerate(differences):
         ax.plot(difference, seed, "o", color=BLUE, markersize=6)
     ax.errorbar(center, -1.6, xerr=half, fmt="D", color=ORANGE, capsize=5, markersize=7)
-    _label(ax, "mean, 95 % interval", (center, -1.6), (0, -18), ORANGE, ha="center")
+    drawing.label(ax, "mean, 95 % interval", (center, -1.6), ORANGE, (0, -18), ha="center")
     edge = 1.25 * max(map(abs, differences))
     ax.set(
         title="Ten pairs, no winner",
@@ -95,7 +91,7 @@ def half_types(ax: Axes, sizes: Sequence[float], results: dict[str, Sequence[flo
     for (name, values), color, style in zip(results.items(), (GREEN, BLUE, ORANGE), ("-", "--", "-")):
         ax.plot(sizes, values, style, color=color, label=name, linewidth=4 if color is GREEN else 2)
     ax.axvline(256, color=INK, linestyle=":", linewidth=1)
-    _label(ax, "256", (256, 0.5), (5, 0), INK)
+    drawing.label(ax, "256", (256, 0.5), INK, (5, 0))
     ax.set_xscale("log")
     plain_log(ax.xaxis, (0.001, 0.01, 0.1, 1, 10, 100, 1000))
     ax.set(title="In float16 a large token becomes zero", xlabel="size of the input", ylabel="size of the output")
@@ -108,7 +104,7 @@ def variance_errors(ax: Axes, means: Sequence[float], errors: dict[str, Sequence
     for (name, values), color in zip(errors.items(), COLORS):
         ax.plot(means, values, "o-", color=color, label=name, markersize=4)
     ax.axhline(1, color=INK, linestyle=":", linewidth=1)
-    _label(ax, "as large as the variance itself", (means[0], 1), (0, 5), INK)
+    drawing.label(ax, "as large as the variance itself", (means[0], 1), INK, (0, 5))
     ax.set_xscale("log")
     ax.set_yscale("log")
     plain_log(ax.xaxis, means)
@@ -132,7 +128,7 @@ def traffic(axes: Sequence[Axes], passes: dict[str, Sequence[tuple[int, int]]]) 
     axes[0].set_yticklabels(names, fontsize=11)
     axes[0].set_xlim(0, 17)
     axes[1].set_xlim(0, 50)
-    _label(axes[1], "read", (14, 2), (0, -4), BLUE, fontsize=11)
-    _label(axes[1], "written", (27, 2), (0, -4), ORANGE, fontsize=11)
+    drawing.label(axes[1], "read", (14, 2), BLUE, (0, -4), fontsize=11)
+    drawing.label(axes[1], "written", (27, 2), ORANGE, (0, -4), fontsize=11)
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from normlab.norm_probe import NormReport
-from normlab.trace import Call, Node
+from normlab.inspection.norm_probe import NormReport
+from normlab.inspection.trace import Call, Node
 
 # Operations that hand their first argument through, entry by entry.
 _SAME = {"view", "_unsafe_view", "_reshape_alias", "reshape", "alias", "detach", "clone", "_to_copy", "squeeze"}

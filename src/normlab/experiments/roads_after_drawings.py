@@ -6,7 +6,8 @@ from statistics import fmean, geometric_mean
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
-from normlab.figures import BLUE, GREEN, INK, ORANGE, plain_log
+from normlab.experiments import drawing
+from normlab.page.figures import BLUE, GREEN, INK, ORANGE, plain_log
 
 _STYLES = ((ORANGE, "-"), (GREEN, ":"), (BLUE, "--"))
 
@@ -18,8 +19,7 @@ def explosion(axes: Sequence[Axes], runs: Mapping[str, Mapping[int, Mapping[str,
         depths = list(by_depth)
         if color is not GREEN:
             seeds = [by_depth[depth]["first"] for depth in depths]
-            low, high = [min(v) for v in seeds], [max(v) for v in seeds]
-            left.fill_between(depths, low, high, color=color, alpha=0.25, linewidth=0)
+            drawing.band(left, depths, list(zip(*seeds)), color)
             left.plot(depths, [geometric_mean(v) for v in seeds], line, color=color)
         means = [geometric_mean(block) for block in zip(*by_depth[depths[-1]]["stream"])]
         blocks = [*range(1, depths[-1] + 1, 8), depths[-1]]
@@ -42,8 +42,7 @@ def growth(axes: Sequence[Axes], runs: Mapping[str, Mapping[float, Sequence[Mapp
     for ax, key in zip(axes, ("logit", "validation")):
         for rates, (color, line) in zip(runs.values(), (_STYLES[0], _STYLES[2])):
             values = [[run[key][1] if key == "logit" else run[key] for run in found] for found in rates.values()]
-            low, high = [min(v) for v in values], [max(v) for v in values]
-            ax.fill_between(list(rates), low, high, color=color, alpha=0.25, linewidth=0)
+            drawing.band(ax, list(rates), list(zip(*values)), color)
             mean = geometric_mean if key == "logit" else fmean
             ax.plot(list(rates), [mean(v) for v in values], line, color=color)
         ax.set_xscale("log")

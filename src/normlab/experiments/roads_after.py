@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normlab import device, observe, probes
+from normlab import device, probes
 from normlab.attention import QKNorm, SelfAttention, visibility
-from normlab.experiments import plays
-from normlab.losses import next_token_loss
+from normlab.experiments import small_models
+from normlab.inspection import observe
 from normlab.placement import Placement
 from normlab.record import Recipe, grid
+from normlab.training.losses import next_token_loss
 from normlab.transformer import Transformer
 
 # --- every road, one step ---------------------------------------------------------------------------------------------
@@ -21,7 +22,7 @@ from normlab.transformer import Transformer
 def runs(model: Transformer) -> bool:
     """One step on held-out text: is the loss finite, and does every parameter get a finite gradient that is not 0?"""
     with device.single_thread():
-        loss = next_token_loss(model, *plays.passages(2))
+        loss = next_token_loss(model, *small_models.passages(2))
         loss.backward()
     gradients = [p.grad for p in model.parameters()]
     return bool(loss.isfinite()) and all(g is not None and g.isfinite().all() and g.abs().max() > 0 for g in gradients)
@@ -33,7 +34,7 @@ def runs(model: Transformer) -> bool:
 def output_stack(layers: int, seed: int, qk_norm: str = "none", init: str = "xavier", width: int = 32) -> Transformer:
     """x + RMSNorm(F(x)) in every sublayer, 2 heads, float64."""
     options = {"norm": "rmsnorm", "placement": Placement.OUTPUT, "qk_norm": qk_norm, "init": init}
-    return plays.model(seed, layers=layers, width=width, heads=2, **options).double()
+    return small_models.model(seed, layers=layers, width=width, heads=2, **options).double()
 
 
 @contextmanager
@@ -56,7 +57,7 @@ def gradients(model: Transformer, sequences: int = 4) -> tuple[float, list[float
     """Gradient of the loss on held-out text: its norm over the value and output matrices of the first attention
     (which get one under :func:`frozen_logits` as well), its root mean square on the stream before every block.
     """
-    ids, targets = plays.passages(sequences)
+    ids, targets = small_models.passages(sequences)
     streams: list[Tensor] = []
     hooks = [block.register_forward_pre_hook(lambda module, inputs: streams.append(inputs[0])) for block in model.blocks]
     first = model.blocks[0].residuals[0].sublayer
@@ -71,17 +72,17 @@ def gradients(model: Transformer, sequences: int = 4) -> tuple[float, list[float
 
 
 @torch.no_grad()
-def focus(model: Transformer, sequences: int = 4) -> list[observe.AttentionRecord]:
-    """The attention logits of every block on held-out text, as :func:`normlab.observe.attention` gives them.
+def focus(model: Transformer, sequences: int = 4) -> list[observe.AttentionReading]:
+    """The attention logits of every block on held-out text, as :func:`normlab.inspection.observe.attention` gives them.
 
     That one traces the whole run, which takes seconds for 64 blocks; here the model is known.
     """
-    ids = plays.passages(sequences)[0]
+    ids = small_models.passages(sequences)[0]
     with device.single_thread():
-        streams = [r.sublayer_input for r in probes.record(model, ids) if r.kind == "attention"]
+        streams = [r.sublayer_input for r in probes.readings(model, ids) if r.kind == "attention"]
         logits = [block.residuals[0].sublayer.logits(x) for block, x in zip(model.blocks, streams, strict=True)]
     hidden = ~visibility(ids.shape[1])
-    return [observe.AttentionRecord(i, z.masked_fill(hidden, float("-inf"))) for i, z in enumerate(logits, 1)]
+    return [observe.AttentionReading(i, z.masked_fill(hidden, float("-inf"))) for i, z in enumerate(logits, 1)]
 
 
 KINDS = {  # QK-norm, initialization
@@ -165,7 +166,7 @@ def attention(qk_norm: str, seed: int = 0, gains: float = 0.0, scale: float = 1.
 
 def _explosions(kind: str, layers: int, seeds: int) -> dict:
     found = [explosion(kind, layers, seed) for seed in range(seeds)]
-    return plays.five_digits({key: [run[key] for run in found] for key in found[0]})
+    return small_models.five_digits({key: [run[key] for run in found] for key in found[0]})
 
 
 RECORDS = (

@@ -1,6 +1,6 @@
 """Training: a loop with a progress bar that can be stopped, resumed, and run by several processes.
 
-A step of it is in :mod:`normlab.training_run`; schedules and parameter groups are in :mod:`normlab.optimizers`.
+A step of it is in :mod:`normlab.training.run`; schedules and parameter groups are in :mod:`normlab.optimizers`.
 """
 
 import multiprocessing
@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from normlab import interrupt
-from normlab.losses import next_token_loss, summed_loss
 from normlab.optimizers import OptimizerKind, Schedule, learning_rate, parameter_groups
-from normlab.training_run import Batches, History, NonFiniteError, Precision, Run, Settings
+from normlab.training import interrupt
+from normlab.training.losses import next_token_loss, summed_loss
+from normlab.training.run import Batches, History, NonFiniteError, Precision, Run, Settings
 
 __all__ = [
     "Batches",

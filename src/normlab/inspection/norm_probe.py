@@ -12,8 +12,8 @@ from enum import Enum
 import torch
 from torch import Tensor, nn
 
+from normlab.inspection.trace import FunctionalNorm
 from normlab.norms import Convention, NormKind
-from normlab.trace import FunctionalNorm
 
 _TOLERANCE = 1e-4  # relative; many norms compute in float32 whatever they are given
 _LARGE = 1e3  # so large that no usual eps matters, so small that float32 squares are exact enough

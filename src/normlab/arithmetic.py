@@ -16,18 +16,22 @@ def normalize(
     Returns the normalized x, and that rate with ``axes`` kept at size 1 (for backward passes). ``features`` takes the
     mean over only the first so many entries of the last axis. The arguments are not checked.
     """
-    scale = safe_scale(peak(x, axes), eps)
-    x = x * scale
+    x, scale = _fit(x, 1.0, eps, axes)
     if center:
         x = x - x.mean(axes, keepdim=True)
         # The rounded mean of a constant vector can miss it by one unit in the last place, and a small eps would
         # magnify that to a visible score. A second centering removes it.
         x = x - x.mean(axes, keepdim=True)
-        # What is left may be small although x was huge; then eps counts again.
-        change = safe_scale(peak(x, axes) / scale, eps) / scale
-        x, scale = x * change, scale * change
-    root = (x[..., :features].square().mean(axes, keepdim=True) + eps * scale * scale).sqrt()
+        x, scale = _fit(x, scale, eps, axes)  # what is left may be small although x was huge: then eps counts again
+    mean_square = x[..., :features].square().mean(axes, keepdim=True)
+    root = (mean_square + eps * scale * scale).sqrt()
     return x / root, scale / root
+
+
+def _fit(x: Tensor, scale: Tensor | float, eps: float, axes: int | tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """x, which has been multiplied by ``scale``, at a power of two at which its squares fit, and that power."""
+    change = safe_scale(peak(x, axes) / scale, eps) / scale
+    return x * change, scale * change
 
 
 def peak(x: Tensor, axes: int | tuple[int, ...] = -1) -> Tensor:

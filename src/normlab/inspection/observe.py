@@ -1,8 +1,8 @@
 """Look inside any model: streams, attention logits, gradients, and what each block is worth.
 
 The model is a Transformer of this package, one of ``transformers``, or the reader's own; its wiring is found by
-:mod:`normlab.wiring`. It runs in the mode (training or evaluation) that it is in. Blocks are counted from 1; those of
-several stacks (an encoder and a decoder) are counted on.
+:mod:`normlab.inspection.wiring`. It runs in the mode (training or evaluation) that it is in. Blocks are counted from 1;
+those of several stacks (an encoder and a decoder) are counted on.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -14,17 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normlab.losses import next_token_loss
-from normlab.probes import SublayerRecord
-from normlab.sublayers import Sublayer
-from normlab.trace import Node, tensors
-from normlab.wiring import Block, Wiring, wiring_of
+from normlab.inspection.sublayers import Sublayer
+from normlab.inspection.trace import Node, tensors
+from normlab.inspection.wiring import Block, Wiring, wiring_of
+from normlab.probes import SublayerReading
+from normlab.training.losses import next_token_loss
 
 
-def record(model: nn.Module, ids: Tensor, attention_mask: Tensor | None = None, **inputs: Any) -> list[SublayerRecord]:
-    """Run the model and return one record per residual sublayer, in order.
+def readings(
+    model: nn.Module, ids: Tensor, attention_mask: Tensor | None = None, **inputs: Any
+) -> list[SublayerReading]:
+    """Run the model and return one reading per residual sublayer, in order.
 
-    ``kind`` of a record is "attention", "cross-attention", "mlp", "mixer" (tokens meet in another way) or "unknown".
+    ``kind`` of a reading is "attention", "cross-attention", "mlp", "mixer" (tokens meet in another way) or "unknown".
 
     Args:
         ids: [B, T], or input vectors for a model without embedding.
@@ -35,7 +37,7 @@ def record(model: nn.Module, ids: Tensor, attention_mask: Tensor | None = None, 
         ValueError: no stack of residual blocks was recognized, or a block is wired in an unknown way.
     """
     return [
-        SublayerRecord(layer, sublayer.kind, **{name: t.detach().cpu().double() for name, t in seen.items()})
+        SublayerReading(layer, sublayer.kind, **{name: t.detach().cpu().double() for name, t in seen.items()})
         for layer, block in _blocks(_observe(model, ids, attention_mask, inputs))
         for sublayer, seen in _streams(block)
     ]
@@ -57,7 +59,7 @@ def _blocks(wiring: Wiring) -> Iterator[tuple[int, Block]]:
 
 
 def _streams(block: Block) -> Iterator[tuple[Sublayer, dict[str, Tensor]]]:
-    """The tensors of every sublayer's record; streams between parallel branches are added up here."""
+    """The tensors of every sublayer's reading; streams between parallel branches are added up here."""
     stream: Tensor | None = None
     for sublayer in block.sublayers:
         before = sublayer.stream.value if stream is None else stream
@@ -73,7 +75,7 @@ def _streams(block: Block) -> Iterator[tuple[Sublayer, dict[str, Tensor]]]:
 
 
 @dataclass(frozen=True)
-class AttentionRecord:
+class AttentionReading:
     """The attention logits of one sublayer as they enter the softmax, float64 on the CPU.
 
     ``logits`` [B, H, T, T] (query, key): scaled, capped, with biases; -inf where a query may not look, and in all rows
@@ -104,8 +106,8 @@ class AttentionRecord:
 
 def attention(
     model: nn.Module, ids: Tensor, attention_mask: Tensor | None = None, **inputs: Any
-) -> list[AttentionRecord]:
-    """The logits of every attention sublayer; arguments and errors as in :func:`record`."""
+) -> list[AttentionReading]:
+    """The logits of every attention sublayer; arguments and errors as in :func:`readings`."""
     found = []
     for layer, block in _blocks(_observe(model, ids, attention_mask, inputs)):
         for sublayer in block.sublayers:
@@ -115,16 +117,16 @@ def attention(
                 logits = logits.masked_fill(logits <= torch.finfo(logits.dtype).min / 2, float("-inf")).double()
                 if attention_mask is not None and attention_mask.shape[-1] == logits.shape[-2]:
                     logits = logits.masked_fill(~attention_mask.cpu().bool()[:, None, :, None], float("-inf"))
-                found.append(AttentionRecord(layer, logits))
+                found.append(AttentionReading(layer, logits))
     return found
 
 
 @dataclass(frozen=True)
-class GradientRecord:
+class GradientReading:
     """The gradient with respect to all parameters of one kind in one block.
 
     ``layer`` is 0 before the first block and L + 1 behind the last. ``kind`` is "norm" (gains and biases of norms,
-    wherever they stand), "embedding", "head", a kind of sublayer as in :func:`record`, or "unknown" for parameters that
+    wherever they stand), "embedding", "head", a kind of sublayer as in :func:`readings`, or "unknown" for parameters that
     the run did not use. ``norm`` is the Euclidean norm of the gradient, ``size`` its root mean square per parameter.
     """
 
@@ -140,7 +142,7 @@ class GradientRecord:
 
 def gradients(
     model: nn.Module, ids: Tensor, targets: Tensor, attention_mask: Tensor | None = None, **inputs: Any
-) -> list[GradientRecord]:
+) -> list[GradientReading]:
     """Gradients of the mean cross-entropy of ``targets`` [B, T] per block and kind of parameter.
 
     ``.grad`` is left alone. A matrix used as embedding and as head counts as embedding.
@@ -149,7 +151,7 @@ def gradients(
         targets: [B, T]; -100 where there is none. Places that ``attention_mask`` hides do not count either.
 
     Raises:
-        ValueError: as in :func:`record`.
+        ValueError: as in :func:`readings`.
     """
     with torch.enable_grad():
         wiring = _observe(model, ids, attention_mask, inputs)
@@ -163,7 +165,7 @@ def gradients(
         owner = owners.get(parameter, (-1, "unknown"))
         count[owner] = count.get(owner, 0) + parameter.numel()
         square[owner] = square.get(owner, 0.0) + (0.0 if slope is None else slope.double().square().sum().item())
-    return [GradientRecord(*owner, count[owner], square[owner] ** 0.5) for owner in sorted(count)]
+    return [GradientReading(*owner, count[owner], square[owner] ** 0.5) for owner in sorted(count)]
 
 
 class _Function(nn.Module):
@@ -175,7 +177,7 @@ class _Function(nn.Module):
 
 
 def parameter_owners(wiring: Wiring) -> dict[nn.Parameter, tuple[int, str]]:
-    """Layer and kind of every parameter that the run used, by where it was used; see :class:`GradientRecord`."""
+    """Layer and kind of every parameter that the run used, by where it was used; see :class:`GradientReading`."""
     blocks = dict(_blocks(wiring))
     last = len(blocks) + 1
     owners: dict[nn.Parameter, tuple[int, str]] = {}

@@ -1,7 +1,7 @@
 """Where the first NaN or infinity of a run came from, found by running the step again with hooks."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch

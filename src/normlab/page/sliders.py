@@ -6,11 +6,9 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
-from matplotlib import pyplot as plt
-
-from normlab import figures
-from normlab.claims import publish
-from normlab.tables import table_html, table_text
+from normlab.page import figures
+from normlab.page.claims import publish
+from normlab.page.tables import table_html, table_text
 
 # Where scripts may not run (GitHub, a notebook that is not trusted), the start frame and the table remain. Lumino,
 # under JupyterLab, would take the arrow keys for its cells; the attribute leaves them to the slider.
@@ -70,7 +68,7 @@ def slider(
         draw: called with the axes (a sequence of them if ``panels`` > 1) and the number of the frame. Titles, labels
             and limits must be the same in all frames: what changes with words stands in ``rows``.
         start: the frame that is shown first, and the only one where scripts do not run.
-        panels, height: as in :func:`normlab.figures.figure`.
+        panels, height: as in :func:`normlab.page.figures.figure`.
 
     Raises:
         ValueError: empty alt text, fewer than two frames, a row of the wrong length, a start that is no frame, or
@@ -110,13 +108,9 @@ def slider(
 
 
 def _picture(draw: Callable[[Any, int], None], frame: int, panels: int, height: float) -> str:
-    with plt.rc_context(figures.STYLE):
-        fig, axes = plt.subplots(1, panels, figsize=(6.4, height), layout="constrained")
-        try:
-            draw(axes, frame)
-            svg = figures.slim_svg(fig)
-        finally:
-            plt.close(fig)
+    with figures.canvas(panels, height) as (fig, axes):
+        draw(axes, frame)
+        svg = figures.slim_svg(fig)
     return svg.replace('"', "'")  # a double quote would be escaped twice, in JSON and in the notebook file
 
 

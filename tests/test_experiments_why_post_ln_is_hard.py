@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from normlab import device, fast, probes
-from normlab.experiments import placement_hypotheses as hyp
-from normlab.experiments import placement_trained, plays
+from normlab.experiments import small_models
+from normlab.experiments import why_post_ln_is_hard as hyp
+from normlab.experiments.placement import trained
 
 
 def draw(*shape, seed=0):
@@ -28,7 +29,7 @@ def disturbed(name, layers=3, seed=0):
 
 
 def torch_loss(model):
-    ids, targets = plays.passages()
+    ids, targets = small_models.passages()
     return F.cross_entropy(model(ids).transpose(1, 2), targets)
 
 
@@ -45,7 +46,7 @@ def test_lower_blocks_are_small_and_the_top_one_is_not():
 def test_output_is_what_the_head_reads():
     for name in ("Post-LN", "Pre-LN"):
         model = disturbed(name)
-        logits = model(plays.passages()[0])
+        logits = model(small_models.passages()[0])
         torch.testing.assert_close(model.head(hyp.output(model)), logits, rtol=1e-12, atol=1e-12)
 
 
@@ -71,7 +72,7 @@ def test_noise_has_the_size_that_it_should_have():
 def test_first_step_is_that_of_torch_adam(scale):
     model = disturbed("Pre-LN")
     theirs = copy.deepcopy(model)
-    ids, targets = plays.passages(seed=98)
+    ids, targets = small_models.passages(seed=98)
     (scale * F.cross_entropy(theirs(ids).transpose(1, 2), targets)).backward()
     torch.optim.Adam(theirs.parameters(), lr=3e-3, betas=(0.9, 0.98)).step()
     ours = hyp.after_one_step(model, 3e-3, scale)
@@ -101,7 +102,7 @@ def test_a_silent_post_stack_divides_by_what_its_first_norm_is_given():
     with torch.no_grad():
         for table in model.embedding_tables():
             table.weight *= 5
-    seen, embedded = hyp.look(model), model.embed(plays.passages()[0]).detach()
+    seen, embedded = hyp.look(model), model.embed(small_models.passages()[0]).detach()
     inverse = 1 / probes.size(embedded - embedded.mean(-1, keepdim=True))
     assert seen["forward"] == pytest.approx(inverse, rel=0.05)
     assert seen["backward"] == pytest.approx(inverse, rel=0.1)
@@ -118,11 +119,11 @@ def test_look_reports_the_gradient_of_the_first_block():
 
 
 def test_looking_does_not_disturb_the_training():
-    losses, kept = placement_trained.train_stack("Post-LN", 2, hyp.LARGE, 0, seed=1, steps=6)
+    losses, kept = trained.train_stack("Post-LN", 2, hyp.LARGE, 0, seed=1, steps=6)
     model, seen = hyp.train_and_look("Post-LN", 1, layers=2, steps=6)
     assert seen["last"] == sum(losses) / 20
     with device.single_thread(), fast.enabled():
-        assert plays.validation_loss(model) == kept["validation"]
+        assert small_models.validation_loss(model) == kept["validation"]
     assert [len(seen[key]) for key in ("norm_input", "change")] == [sum(step <= 6 for step in hyp.GRID)] * 2
 
 
@@ -135,5 +136,5 @@ def test_every_run_can_start():
 
 def test_shrunk_writers_scale_what_a_sublayer_adds():
     model = disturbed("Pre-LN")
-    a, b = (probes.record(m, plays.passages()[0])[0].increment for m in (model, hyp.shrink_writers(model, 0.1)))
+    a, b = (probes.readings(m, small_models.passages()[0])[0].increment for m in (model, hyp.shrink_writers(model, 0.1)))
     torch.testing.assert_close(0.1 * a, b, rtol=1e-10, atol=1e-12)

@@ -2,15 +2,15 @@
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
-from cycler import cycler
-from matplotlib import pyplot as plt
+from normlab.page.claims import publish
 
-from normlab.claims import publish
+if TYPE_CHECKING:
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 # One gray that reads equally well on white and on near-black (contrast 4.3 : 1 on both): an image in the page cannot
 # follow its dark mode. The data colors are told apart by readers with any of the usual color deficiencies.
@@ -38,7 +38,6 @@ STYLE: dict[Any, Any] = {
     "legend.labelcolor": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.prop_cycle": cycler(color=COLORS),
     "axes.grid": True,
     "grid.color": INK,
     "grid.alpha": 0.2,
@@ -48,11 +47,27 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def plain_log(axis: matplotlib.axis.Axis, ticks: Sequence[float]) -> None:
+def plain_log(axis: "Axis", ticks: Sequence[float]) -> None:
     """Label a logarithmic axis at ``ticks`` with plain numbers instead of powers of ten."""
-    axis.set_major_locator(matplotlib.ticker.FixedLocator(ticks))
-    axis.set_major_formatter(matplotlib.ticker.StrMethodFormatter("{x:g}"))
-    axis.set_minor_locator(matplotlib.ticker.NullLocator())
+    from matplotlib import ticker
+
+    axis.set_major_locator(ticker.FixedLocator(ticks))
+    axis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+    axis.set_minor_locator(ticker.NullLocator())
+
+
+@contextmanager
+def canvas(panels: int = 1, height: float = 3.4) -> Iterator[tuple["Figure", Any]]:
+    """A matplotlib figure in house style, ``height`` inches high, and its axes; closed at the end of the block."""
+    from cycler import cycler
+    from matplotlib import pyplot as plt
+
+    with plt.rc_context(STYLE | {"axes.prop_cycle": cycler(color=COLORS)}):
+        fig, axes = plt.subplots(1, panels, figsize=(6.4, height), layout="constrained")
+        try:
+            yield fig, axes
+        finally:
+            plt.close(fig)
 
 
 @contextmanager
@@ -73,19 +88,15 @@ def figure(alt: str, panels: int = 1, height: float = 3.4):
     """
     if not alt.strip():
         raise ValueError("a figure needs an alt text that says what it shows")
-    with plt.rc_context(STYLE):
-        fig, axes = plt.subplots(1, panels, figsize=(6.4, height), layout="constrained")
-        try:
-            yield axes
-            svg = slim_svg(fig)
-        finally:
-            plt.close(fig)
+    with canvas(panels, height) as (fig, axes):
+        yield axes
+        svg = slim_svg(fig)
     data = {"image/svg+xml": svg, "text/plain": alt}
     if not publish(data, {"image/svg+xml": {"alt": alt}, "normlab": {"alt": alt}}):
         print(alt)
 
 
-def slim_svg(fig: plt.Figure) -> str:
+def slim_svg(fig: "Figure") -> str:
     """The drawing at about half of the bytes that matplotlib writes, and the same to the eye.
 
     Left out are prolog, metadata and comments. Coordinates have a tenth of a point. Letters have short names.

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from normlab.norm_probe import NormReport, measure
-from normlab.sublayers import Norm, Sublayer, Unknown, root, sublayers
-from normlab.trace import Call, Node, Trace, trace
+from normlab.inspection.norm_probe import NormReport, measure
+from normlab.inspection.sublayers import Norm, Sublayer, Unknown, root, sublayers
+from normlab.inspection.trace import Call, Node, Trace, trace
 
 
 @dataclass(eq=False)

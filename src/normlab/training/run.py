@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from normlab import checkpoint, distributed, nonfinite
 from normlab.device import supports_autocast
-from normlab.losses import IGNORED, summed_loss
 from normlab.optimizers import OptimizerKind, Schedule, learning_rate, make_optimizer
+from normlab.training import checkpoint, distributed, nonfinite
+from normlab.training.losses import IGNORED, summed_loss
 
 Batch = tuple[Tensor, ...]
 Batches = Callable[[torch.Generator], Batch]

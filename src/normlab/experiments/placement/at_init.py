@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normlab import device, losses, probes
+from normlab import device, probes
 from normlab.attention import SelfAttention
 from normlab.config import Init
-from normlab.experiments import plays
+from normlab.experiments import small_models
 from normlab.placement import Placement
 from normlab.record import Recipe, grid
+from normlab.training import losses
 from normlab.transformer import Transformer
 
 STACKS: dict[str, dict[str, Any]] = {
@@ -33,7 +34,7 @@ WIDTH = 32
 
 def stack(layers: int = 2, seed: int = 0, width: int = WIDTH, **options: Any) -> Transformer:
     """A model in float64: LayerNorm, GELU, heads of 16 features, Xavier unless the options say otherwise."""
-    return plays.model(seed, layers=layers, width=width, **{"heads": width // 16} | options).double()
+    return small_models.model(seed, layers=layers, width=width, **{"heads": width // 16} | options).double()
 
 
 # --- wiring -----------------------------------------------------------------------------------------------------------
@@ -95,7 +96,7 @@ def pullback(model: Transformer, x: Tensor, slope: Tensor, detach: bool = False)
 
 def increment_variances(model: Transformer, ids: Tensor) -> list[float]:
     """Variance of every sublayer's increment relative to the stream's before it."""
-    return [probes.variance(r.increment) / probes.variance(r.stream) for r in probes.record(model, ids)]
+    return [probes.variance(r.increment) / probes.variance(r.stream) for r in probes.readings(model, ids)]
 
 
 # --- one model at initialization ---------------------------------------------------------------------------------------
@@ -116,7 +117,7 @@ def gradients(model: Transformer, ids: Tensor, targets: Tensor) -> dict[str, lis
 def profile(model: Transformer, ids: Tensor, targets: Tensor) -> dict[str, list[float]]:
     """Block by block: ``stream`` size behind it, ``share`` norm(r) / norm(x) of what its MLP adds r to (in DeepNorm:
     alpha x), ``cosine`` between its input and its output, and the two :func:`gradients`."""
-    records = probes.record(model, ids)
+    records = probes.readings(model, ids)
     mlps = [r for r in records if r.kind == "mlp"]
     weights = [b.residuals[1].alpha if b.placement is Placement.DEEPNORM else 1.0 for b in model.blocks]
     return {
@@ -138,7 +139,7 @@ def at_init(name: str, layers: int, seed: int, width: int = WIDTH) -> dict[str, 
     """
     with device.single_thread():
         model = stack(layers, seed, width, **STACKS[name])
-        ids, targets = plays.passages(8)
+        ids, targets = small_models.passages(8)
         p = profile(model, ids, targets)
         with torch.no_grad():
             logits, end = model(ids), run(model, model.embed(ids))
@@ -165,7 +166,7 @@ def by_depth(name: str, seed: int, width: int = WIDTH) -> dict[str, list[float]]
 
 def road_gradients(name: str, layers: int, seeds: int = 5) -> Tensor:
     """The "down" of :func:`profiles` [seeds, L] if the gradient took the path past all sublayers only."""
-    ids, targets = plays.passages(8)
+    ids, targets = small_models.passages(8)
     rows = []
     with device.single_thread():
         for seed in range(seeds):
@@ -179,7 +180,7 @@ def road_gradients(name: str, layers: int, seeds: int = 5) -> Tensor:
 
 def profiles(name: str, layers: int, seeds: int = 5, **options: Any) -> dict[str, Tensor]:
     """:func:`profile` of one of STACKS for several seeds, each [seeds, L]."""
-    ids, targets = plays.passages(8)
+    ids, targets = small_models.passages(8)
     with device.single_thread():
         runs = [profile(stack(layers, s, **STACKS[name] | options), ids, targets) for s in range(seeds)]
     return {key: torch.tensor([r[key] for r in runs], dtype=torch.float64) for key in runs[0]}
@@ -220,7 +221,7 @@ RECORDS = (
         "gradients, streams and logits of stacks before training: width 32, 2 to 64 blocks, LayerNorm, GELU, eight "
         "passages of 32 characters of Hamlet, float64, one thread",
         grid(name=list(STACKS), seed=range(8), width=[WIDTH]),
-        lambda **setting: plays.five_digits(by_depth(**setting)),
+        lambda **setting: small_models.five_digits(by_depth(**setting)),
         larger=grid(name=list(STACKS), seed=range(8), width=[256]),
     ),
 )

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normlab import device, fast, probes
-from normlab.experiments import plays
-from normlab.experiments.placement_trained import PLATEAU, stack
-from normlab.losses import next_token_loss
+from normlab.experiments import small_models
+from normlab.experiments.placement.trained import PLATEAU, stack
 from normlab.record import Recipe, grid
+from normlab.training.losses import next_token_loss
 from normlab.transformer import Transformer
 
 POST_INIT = "Post-LN, lower blocks small"
@@ -47,7 +47,7 @@ def output(model: Transformer) -> Tensor:
     handle = model.head.register_forward_pre_hook(lambda _, inputs: kept.append(inputs[0].cpu()))
     try:
         with torch.no_grad():
-            model(plays.passages()[0].to(next(model.parameters()).device))
+            model(small_models.passages()[0].to(next(model.parameters()).device))
     finally:
         handle.remove()
     return kept[0]
@@ -77,7 +77,7 @@ def after_one_step(model: Transformer, lr: float, loss_scale: float = 1.0) -> Tr
     gradient that is not tiny. Source: Kingma and Ba 2015, arXiv:1412.6980.
     """
     model = copy.deepcopy(model)
-    (loss_scale * next_token_loss(model, *plays.passages(seed=98))).backward()
+    (loss_scale * next_token_loss(model, *small_models.passages(seed=98))).backward()
     with torch.no_grad():
         for p in model.parameters():
             p -= lr * p.grad / (p.grad.abs() + 1e-8)
@@ -87,7 +87,7 @@ def after_one_step(model: Transformer, lr: float, loss_scale: float = 1.0) -> Tr
 def mlp_gradients(model: Transformer) -> list[float]:
     """Norm of the gradient of the MLP's second matrix in every block, on held-out passages."""
     matrices = [block.residuals[1].sublayer.down.weight for block in model.blocks]
-    return [g.norm().item() for g in torch.autograd.grad(next_token_loss(model, *plays.passages()), matrices)]
+    return [g.norm().item() for g in torch.autograd.grad(next_token_loss(model, *small_models.passages()), matrices)]
 
 
 def at_initialization(name: str, seed: int) -> dict:
@@ -139,7 +139,7 @@ def look(model: Transformer) -> dict[str, float]:
         ``backward``: norm of the loss's gradient at the stream before the first block over that behind the last.
     """
     model = copy.deepcopy(model).cpu().double()
-    ids, targets = plays.passages()
+    ids, targets = small_models.passages()
     sizes: list[float] = []
     streams = [model.embed(ids)]
     norms = [residual.norm for block in model.blocks for residual in block.residuals]
@@ -184,13 +184,13 @@ def train_and_look(
             if step + 2 in GRID:
                 before[0] = output(model)
 
-        history = plays.train(model, steps, options.pop("lr"), seed, progress=progress, each_step=each, **options)
+        history = small_models.train(model, steps, options.pop("lr"), seed, progress=progress, each_step=each, **options)
     return model.cpu(), seen | {"last": sum(history.loss[-20:]) / 20}
 
 
 def stuck(result: dict) -> bool:
     """Whether a run's training loss ended on the plateau of a model that knows only how frequent each character is."""
-    return result["last"] > plays.character_entropy() - PLATEAU
+    return result["last"] > small_models.character_entropy() - PLATEAU
 
 
 def shrink_writers(model: Transformer, factor: float = 0.1, sublayers: Sequence[int] = (0, 1)) -> Transformer:
@@ -207,7 +207,7 @@ def shrink_writers(model: Transformer, factor: float = 0.1, sublayers: Sequence[
 def go_on(model: nn.Module, lr: float, seed: int, steps: int = 200, progress: str | None = None) -> float:
     """Train a copy further at a constant rate with a new Adam; mean training loss of the last 20 steps."""
     with device.single_thread(), fast.enabled():
-        history = plays.train(copy.deepcopy(model), steps, lr, 50 + seed, progress=progress, **CONSTANT)
+        history = small_models.train(copy.deepcopy(model), steps, lr, 50 + seed, progress=progress, **CONSTANT)
     return sum(history.loss[-20:]) / 20
 
 
@@ -234,7 +234,7 @@ RECORDS = (
         "post_at_init",
         "gradients and sensitivity of Post-LN and its rivals at initialization, 3 to 24 blocks, float64",
         grid(name=NAMES, seed=range(5)),
-        lambda **setting: plays.five_digits(at_initialization(**setting)),
+        lambda **setting: small_models.five_digits(at_initialization(**setting)),
     ),
     Recipe(
         "post_first_steps",
@@ -242,12 +242,12 @@ RECORDS = (
         grid(run=list(RUNS), seed=range(5), layers=[6], steps=[300])
         + grid(run=list(CONTROLS), seed=range(5), layers=[6], steps=[150])
         + grid(run=["Post-LN"], seed=range(5), layers=[12], steps=[100]),  # stuck by then
-        lambda **setting: plays.five_digits(train_and_look(**setting)[1]),
+        lambda **setting: small_models.five_digits(train_and_look(**setting)[1]),
     ),
     Recipe(
         "post_rescue",
         "a stuck Post-LN model of 6 blocks, trained on in three ways, float32, one thread",
         grid(seed=range(5)),
-        lambda **setting: plays.five_digits(rescue(**setting)),
+        lambda **setting: small_models.five_digits(rescue(**setting)),
     ),
 )

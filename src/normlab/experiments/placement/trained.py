@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
-from normlab import device, fast, observe, probes, training
+from normlab import device, fast, probes, training
 from normlab.attention import QKNorm
 from normlab.config import Init, OutputScale
 from normlab.data import PLAYS
-from normlab.experiments import plays
+from normlab.experiments import small_models
+from normlab.inspection import observe
 from normlab.norms import NormKind
 from normlab.placement import Placement
 from normlab.record import Recipe, grid
@@ -34,7 +35,7 @@ PLATEAU = 0.05  # nats below the entropy of single characters
 
 def stack(name: str, layers: int, seed: int, width: int = 32) -> Transformer:
     """One of STACKS: LayerNorm, GELU, heads of 16 features, Xavier unless the stack says otherwise."""
-    return plays.model(seed, layers=layers, width=width, heads=width // 16, **STACKS[name])
+    return small_models.model(seed, layers=layers, width=width, heads=width // 16, **STACKS[name])
 
 
 def train_stack(
@@ -50,16 +51,16 @@ def train_stack(
     options = {"warmup": warmup, "floor": None, "clip": None, "betas": (0.9, 0.98)}
     with device.single_thread(), fast.enabled():
         try:
-            history = plays.train(model, steps, lr, seed, progress=progress, **options)
+            history = small_models.train(model, steps, lr, seed, progress=progress, **options)
         except training.NonFiniteError as error:
             return error.history.loss, {"first": error.history.loss[0], "last": None, "validation": None}
-        validation = plays.validation_loss(model)
+        validation = small_models.validation_loss(model)
     return history.loss, {"first": history.loss[0], "last": sum(history.loss[-20:]) / 20, "validation": validation}
 
 
 def failed(result: dict) -> bool:
     """Whether a run ended on the plateau, where a model knows only how frequent each character is, or blew up."""
-    return result["validation"] is None or result["validation"] > plays.character_entropy() - PLATEAU
+    return result["validation"] is None or result["validation"] > small_models.character_entropy() - PLATEAU
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def _stack_record(name: str, slug: str, layers: Iterable[int], lr: Iterable[floa
         f"warmup_{slug}",
         f"{name} by depth, learning rate and warm-up: AdamW, constant rate, 300 steps on Hamlet, float32, one thread",
         settings(layers, lr, warmup),
-        lambda **setting: plays.five_digits(train_stack(**setting)[1]),
+        lambda **setting: small_models.five_digits(train_stack(**setting)[1]),
         larger=settings((6, 12, 24, 48, 96), (3e-4, 1e-3, 3e-3), (0, 1000), width=256, steps=3000),
     )
 
@@ -125,7 +126,7 @@ def road(name: str, seed: int, layers: int = 12, width: int = 48) -> Transformer
     if isinstance(options["placement"], tuple):
         below, above = options["placement"]
         options["placement"] = (below,) * (layers // 4) + (above,) * (layers - layers // 4)
-    return plays.model(seed, layers=layers, width=width, **options)
+    return small_models.model(seed, layers=layers, width=width, **options)
 
 
 def train_road(
@@ -137,12 +138,12 @@ def train_road(
     lr: float = 3e-3,
     progress: str | None = None,
 ) -> tuple[Transformer, dict]:
-    """Train it as :func:`normlab.experiments.plays.train` does; the model, and :func:`describe` before and after."""
+    """Train it as :func:`normlab.experiments.small_models.train` does; the model, and :func:`describe` before and after."""
     model = road(name, seed, layers, width)
     with device.single_thread():
         before = describe(model)
         with fast.enabled():
-            plays.train(model, steps, lr, seed, progress=progress)
+            small_models.train(model, steps, lr, seed, progress=progress)
         model.cpu()
         return model, {"before": before, "after": describe(model)}
 
@@ -158,10 +159,10 @@ def describe(model: Transformer) -> dict:
         ``change``, ``cosine``: of every block's output against its input, see :func:`normlab.probes.block_steps`.
         ``skip``: by how much the loss rises when a block is skipped, in nats.
     """
-    validation = plays.validation_loss(model)
+    validation = small_models.validation_loss(model)
     model = copy.deepcopy(model).double()
-    ids, targets = plays.passages(2 * plays.BATCH)
-    records = probes.record(model, ids[: plays.BATCH])
+    ids, targets = small_models.passages(2 * small_models.BATCH)
+    records = probes.readings(model, ids[: small_models.BATCH])
     steps = probes.block_steps(records)
     whole, skip = training.next_token_loss(model, ids, targets).item(), []
     for block in model.blocks:
@@ -190,17 +191,17 @@ TUNED: dict[str, dict[str, Any]] = {
 def final_quality(
     name: str, lr: float, seed: int, layers: int = 6, width: int = 48, steps: int = 2000, progress: str | None = None
 ) -> dict:
-    """Validation loss of one of TUNED after a longer run on all eight plays, as ``plays.train`` trains.
+    """Validation loss of one of TUNED after a longer run on all eight plays, as ``small_models.train`` trains.
 
     About a million characters, each seen about once. None where loss or gradient stopped being finite.
     """
-    model = plays.model(seed, plays=tuple(PLAYS), layers=layers, width=width, **TUNED[name])
+    model = small_models.model(seed, plays=tuple(PLAYS), layers=layers, width=width, **TUNED[name])
     with device.single_thread(), fast.enabled():
         try:
-            plays.train(model, steps, lr, seed, plays=tuple(PLAYS), progress=progress)
+            small_models.train(model, steps, lr, seed, plays=tuple(PLAYS), progress=progress)
         except training.NonFiniteError:
             return {"validation": None}
-        return {"validation": plays.validation_loss(model, tuple(PLAYS), count=32)}
+        return {"validation": small_models.validation_loss(model, tuple(PLAYS), count=32)}
 
 
 def _quality_record(slug: str, names: Iterable[str]) -> Recipe:
@@ -209,7 +210,7 @@ def _quality_record(slug: str, names: Iterable[str]) -> Recipe:
         slug,
         "validation loss after 2000 steps on eight plays at three rates: 6 blocks, float32, one thread",
         grid(lr=[4e-3, 8e-3, 1.6e-2], width=[48], steps=[2000], **sizes),
-        lambda **setting: plays.five_digits(final_quality(**setting)),
+        lambda **setting: small_models.five_digits(final_quality(**setting)),
         larger=grid(lr=[5e-4, 1e-3, 2e-3], width=[256], steps=[10_000], **sizes),
     )
 
@@ -228,13 +229,13 @@ def logit_growth(
         ``entropy``: of the most focused layer's attention, before and after.
         ``spike``: the largest rise of the training loss, a mean of 5 steps, above its lowest value before.
     """
-    model = plays.model(seed, layers=layers, width=width, heads=2, norm=NormKind.RMSNORM, qk_norm=qk_norm)
+    model = small_models.model(seed, layers=layers, width=width, heads=2, norm=NormKind.RMSNORM, qk_norm=qk_norm)
     with device.single_thread(), fast.enabled():
         before = _attention(model)
-        history = plays.train(model, steps, lr, seed, progress=progress, warmup=20, floor=None, clip=None)
+        history = small_models.train(model, steps, lr, seed, progress=progress, warmup=20, floor=None, clip=None)
         model.cpu()
         after = _attention(model)
-        validation = plays.validation_loss(model)
+        validation = small_models.validation_loss(model)
     return {
         "validation": validation,
         "logit": [before[0], after[0]],
@@ -245,7 +246,7 @@ def logit_growth(
 
 def _attention(model: Transformer) -> tuple[float, float]:
     """The largest logit, and the lowest entropy of a layer."""
-    records = observe.attention(model, plays.passages()[0])
+    records = observe.attention(model, small_models.passages()[0])
     return max(r.largest for r in records), min(r.entropy for r in records)
 
 
@@ -283,7 +284,7 @@ RECORDS = (
         "streams of Pre-Norm, Post-Norm and the roads after them, before and after training: 12 blocks, 600 steps on "
         "Hamlet at one rate, float32, one thread",
         grid(name=list(ROADS), seed=range(5), layers=[12], width=[48], steps=[600], lr=[3e-3]),
-        lambda **setting: plays.five_digits(train_road(**setting)[1]),
+        lambda **setting: small_models.five_digits(train_road(**setting)[1]),
         larger=grid(name=list(ROADS), seed=range(5), layers=[24], width=[256], steps=[5000], lr=[1e-3]),
     ),
     _quality_record("final_quality_post", ("Post-LN, N(0, 0.02)", "DeepNorm")),
@@ -293,7 +294,7 @@ RECORDS = (
         "attention logits with and without QK-norm at four constant rates: 3 blocks, 300 steps on Hamlet, float32, "
         "one thread",
         grid(qk_norm=["none", "per_head"], lr=[3e-3, 1e-2, 3e-2, 1e-1], seed=range(5)),
-        lambda **setting: plays.five_digits(logit_growth(**setting)),
+        lambda **setting: small_models.five_digits(logit_growth(**setting)),
         larger=grid(qk_norm=["none", "per_head"], lr=[3e-3, 1e-2, 3e-2], seed=range(5), width=[512], steps=[3000]),
     ),
 )

@@ -6,11 +6,10 @@ from statistics import fmean
 import pytest
 import torch
 
-from normlab import observe
 from normlab.attention import Rotary, SelfAttention
-from normlab.experiments import placement_roads as roads
-from normlab.experiments import placement_roads_models
-from normlab.experiments import plays
+from normlab.experiments import real_models, small_models
+from normlab.experiments import roads_after as roads
+from normlab.inspection import observe
 
 
 def draw(*shape, seed=0):
@@ -18,11 +17,11 @@ def draw(*shape, seed=0):
 
 
 def test_runs_sees_what_does_not():
-    assert roads.runs(plays.model(0, layers=2, width=32, placement="peri"))
-    dead = plays.model(0, layers=2, width=32, placement="peri")
+    assert roads.runs(small_models.model(0, layers=2, width=32, placement="peri"))
+    dead = small_models.model(0, layers=2, width=32, placement="peri")
     torch.nn.init.zeros_(dead.blocks[0].residuals[1].sublayer.down.weight)  # no gradient reaches up
     assert not roads.runs(dead)
-    broken = plays.model(0, layers=2, width=32)
+    broken = small_models.model(0, layers=2, width=32)
     with torch.no_grad():
         broken.head.weight[0, 0] = math.nan
     assert not roads.runs(broken)
@@ -30,7 +29,7 @@ def test_runs_sees_what_does_not():
 
 def test_frozen_logits_changes_no_output_and_stops_two_gradients():
     model = roads.output_stack(3, seed=1)
-    ids = plays.passages(2)[0]
+    ids = small_models.passages(2)[0]
     before = model(ids)
     with roads.frozen_logits(model):
         inside = model(ids)
@@ -46,7 +45,7 @@ def test_frozen_logits_changes_no_output_and_stops_two_gradients():
 def test_gradients_against_the_general_observer():
     model = roads.output_stack(2, seed=3, qk_norm="joint")
     first, streams = roads.gradients(model, 2)
-    ids, targets = plays.passages(2)
+    ids, targets = small_models.passages(2)
     total = next(g for g in observe.gradients(model, ids, targets) if (g.layer, g.kind) == (1, "attention")).norm
     assert 0 < first < total and len(streams) == 2
     # The second: by hand, from the stream in front of the last block.
@@ -63,7 +62,7 @@ def test_gradients_explode_without_qk_norm_only():
 
 def test_focus_against_the_general_observer():
     model = roads.output_stack(3, seed=2, qk_norm="per_head")
-    expected = observe.attention(model, plays.passages(3)[0])
+    expected = observe.attention(model, small_models.passages(3)[0])
     found = roads.focus(model, 3)
     assert [f.layer for f in found] == [e.layer for e in expected]
     for ours, theirs in zip(found, expected):
@@ -126,15 +125,15 @@ def test_gains_that_are_equal_in_each_pair_commute_with_rope():
 
 
 def test_tiny_models_have_their_own_gains():
-    models = placement_roads_models.tiny_models()
+    models = real_models.tiny_models()
     if not models:
         pytest.skip("transformers is not installed")
-    assert set(models) == set(placement_roads_models.FAMILIES)
+    assert set(models) == set(real_models.FAMILIES)
     gains = [p for p in models["Llama"].parameters() if p.dim() == 1]
     assert len(gains) == 5 and all(p.std() > 0.1 for p in gains)
-    assert all(report.stacks for report in placement_roads_models.inspected(models).values())
+    assert all(report.stacks for report in real_models.inspected(models).values())
     llama = models["Llama"]
-    (before, after), (_, final) = placement_roads_models.seen(llama, [llama.model.layers[1], llama.model.norm], torch.arange(6)[None])
+    (before, after), (_, final) = real_models.seen(llama, [llama.model.layers[1], llama.model.norm], torch.arange(6)[None])
     assert before.shape == after.shape == (1, 6, 32) and not torch.equal(before, after)
     assert torch.allclose(llama(torch.arange(6)[None]).logits, llama.lm_head(final), atol=1e-6)
     assert fmean(final.square().flatten().tolist()) < 3

@@ -1,10 +1,5 @@
-"""``normlab.inspect(model)``: the norms of the reader's own model, by watching it run. Names are not trusted.
+"""``normlab.inspect(model)``: the norms of the reader's own model, by watching it run. Names are not trusted."""
 
-The module itself can be called; see :func:`inspect`.
-"""
-
-import sys
-import types
 from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
@@ -14,11 +9,11 @@ import torch
 from torch import nn
 
 from normlab.attention import QKNorm
-from normlab.norm_probe import NormReport
+from normlab.inspection.norm_probe import NormReport
+from normlab.inspection.sublayers import Norm, Sublayer
+from normlab.inspection.trace import tensors
+from normlab.inspection.wiring import Block, Stack, Wiring, wiring_of
 from normlab.placement import Placement
-from normlab.sublayers import Norm, Sublayer
-from normlab.trace import tensors
-from normlab.wiring import Block, Stack, Wiring, wiring_of
 
 
 class LastHidden(str, Enum):
@@ -308,13 +303,3 @@ class _Text:
         where = {True: "behind the rotation", False: "before the rotation", None: "no rotation seen"}[found.after_rope]
         on = {name: getattr(found, name) for name in ("query", "key", "value")}
         return ", ".join([how, where, *(f"{name} {self.norm(norm)}" for name, norm in on.items() if norm)])
-
-
-class _CallableModule(types.ModuleType):
-    """Lets ``normlab.inspect(model)`` work although ``normlab.inspect`` is this module, loaded on first use."""
-
-    def __call__(self, model: nn.Module, *args: Any, **kwargs: Any) -> ModelReport:
-        return inspect(model, *args, **kwargs)
-
-
-sys.modules[__name__].__class__ = _CallableModule

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normlab import device, inspect
+from normlab import device
+from normlab.inspection import report
 
 _SIZES = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 _SIZES |= {"intermediate_size": 48, "max_position_embeddings": 64}
@@ -65,10 +66,10 @@ def tiny_models(seed: int = 0) -> dict[str, nn.Module]:
     return models
 
 
-def inspected(models: dict[str, nn.Module]) -> dict[str, inspect.ModelReport]:
+def inspected(models: dict[str, nn.Module]) -> dict[str, report.ModelReport]:
     """:func:`normlab.inspect` of every model, on one thread: they are too small for more."""
     with device.single_thread():
-        return {family: inspect.inspect(model) for family, model in models.items()}
+        return {family: report.inspect(model) for family, model in models.items()}
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from html import escape
 
-from normlab.claims import publish
+from normlab.page.claims import publish
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> None:

@@ -1,0 +1,46 @@
+"""The console script ``normlab``, one word a task: ``normlab record``, ``normlab bench``, ``normlab inspect``."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from normlab import __version__
+
+COMMANDS = {
+    "record": "list or make the recorded results of the course",
+    "bench": "time the norms against torch, and a small Llama against transformers",
+    "inspect": "say which norms a model has, how they compute and where they stand",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line (None: that of this process) and return its exit status; 2 if it cannot be understood."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    width = max(map(len, COMMANDS))
+    parser = argparse.ArgumentParser(
+        prog="normlab",
+        usage="normlab COMMAND [ARGUMENT ...]",
+        description="Normalization in Transformers: instruments of the course Two Knobs.",
+        epilog="commands:\n"
+        + "".join(f"  {name.ljust(width)}  {text}\n" for name, text in COMMANDS.items())
+        + "\n`normlab COMMAND --help` says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"normlab {__version__}")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=argparse.SUPPRESS)
+    if not arguments:
+        parser.print_help()
+        return 0
+    command = parser.parse_args(arguments[:1]).command
+    match command:  # imported here, so that `normlab --help` need not wait for torch
+        case "record":
+            from normlab import record
+
+            return record.main(arguments[1:])
+        case "bench":
+            from normlab import bench
+
+            return bench.main(arguments[1:])
+    from normlab.inspection import command as inspection
+
+    return inspection.main(arguments[1:])

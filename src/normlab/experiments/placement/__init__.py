@@ -1,0 +1,1 @@
+"""Chapter 5: stacks at initialization, in training, and their drawings."""
