@@ -44,8 +44,35 @@ def test_tables_of_norms(monkeypatch, capsys):
     bench.main(["norms", "--tokens=4", "--width=16", "--rounds=2"])
     torch.set_num_threads(threads)
     text = capsys.readouterr().out
-    for words in ("x.clone()", "F.layer_norm", "fast.rms_norm", "4 × 16 float32", "at least 3.5", torch.__version__):
+    for words in ("x.clone()", "F.layer_norm", "fast.rms_norm", "4 × 16 float32", torch.__version__):
         assert words in text
+
+
+def test_the_table_of_modules_names_every_bar_and_every_miss(monkeypatch, capsys):
+    """With bars at 0 all are missed, with bars at infinity none."""
+    monkeypatch.setattr(bench, "SIZES", ((2, 8),))
+    clock = iter(range(10**9)).__next__
+    for most, words in ((0.0, "NOT MET"), (1e9, "≤ 1000000000.0")):
+        monkeypatch.setattr(bench, "bar", lambda *_, most=most: most)
+        assert bench.show_modules(2, clock) is (most > 0)
+        text = capsys.readouterr().out
+        assert words in text and ("NOT MET" in text) is (most == 0)
+        assert all(ratio in text for ratio in bench.RATIOS) and "bfloat16" in text
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_modules_and_torchs_functions_agree(training, monkeypatch):
+    """Or the race would be unfair."""
+    seen = {}
+
+    def keep(contenders, *_, **__):
+        with torch.enable_grad() if training else torch.no_grad():
+            seen.update({name: call() for name, call in contenders.items()})
+
+    monkeypatch.setattr(bench, "race", keep)
+    bench.race_modules(torch.float32, 3, 16, 1, None, training)
+    for ours, theirs in (("LayerNorm", "F.layer_norm"), ("RMSNorm", "F.rms_norm")):
+        torch.testing.assert_close(seen[ours], seen[theirs])
 
 
 def test_the_contenders_agree(monkeypatch):

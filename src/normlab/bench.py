@@ -50,22 +50,27 @@ class Race:
         return statistics.median(a / b for a, b in zip(self.times[name], self.times[base]))
 
 
-def race(contenders: dict[str, Call], rounds: int, warmup: int = 3, clock: Clock = time.perf_counter) -> Race:
+def race(
+    contenders: dict[str, Call], rounds: int, warmup: int = 3, clock: Clock = time.perf_counter, calls: int = 1
+) -> Race:
     """Time the contenders in turns, their order drawn anew in every round.
 
     Args:
         contenders: what to call, by name.
         rounds: how often each is timed.
         warmup: rounds before those that count.
+        calls: how often a contender is called in its turn; the time is that of one call.
         clock: returns seconds. Where other programs run, ``time.process_time`` is steadier (with one thread only).
     """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     order = random.Random(0)
     for turn in range(warmup + rounds):
         for name in order.sample(list(contenders), len(contenders)):
+            call = contenders[name]
             start = clock()
-            contenders[name]()
-            seconds = clock() - start
+            for _ in range(calls):
+                call()
+            seconds = (clock() - start) / calls
             if turn >= warmup:
                 times[name].append(seconds)
     return Race(times)
@@ -135,18 +140,97 @@ def race_training(contenders: dict[str, Norm], tokens: int, width: int, rounds: 
     return race({name: call(*norm) for name, norm in contenders.items()}, rounds, clock=clock)
 
 
-def show_norms(tokens: int, width: int, rounds: int, clock: Clock, bars: bool) -> None:
-    """Both tables, with what the fast RMSNorm should reach if ``bars``."""
+def show_norms(tokens: int, width: int, rounds: int, clock: Clock) -> None:
+    """Times of the functions and of others' norms, forward, and forward and backward."""
     contenders = norm_contenders(width)
     size = f"{tokens} × {width} float32"
     forward = race_forward(contenders, tokens, width, rounds, clock)
     _show(forward, {"× x.clone()": "x.clone()"}, f"Forward, {size}")
     training = race_training(contenders, tokens, width, rounds, clock)
     _show(training, {"× F.layer_norm": "F.layer_norm", "× F.rms_norm": "F.rms_norm"}, f"Forward and backward, {size}")
-    if bars:
-        _bar("fast.rms_norm forward / x.clone()", forward.ratio("fast.rms_norm", "x.clone()"), at_most=1.25)
-        _bar("fast.rms_norm training / F.layer_norm", training.ratio("fast.rms_norm", "F.layer_norm"), at_most=1.25)
-        _bar("F.rms_norm / fast.rms_norm training", training.ratio("F.rms_norm", "fast.rms_norm"), at_least=3.5)
+
+
+# --- the default modules and their bars -----------------------------------------------------------------------------
+
+SIZES = ((1, 4096), (16, 4096), (2048, 1024), (512, 8192), (2048, 4096))
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+LARGE = 1 << 20  # numbers; below, calls cost more than arithmetic
+
+
+def bar(ratio: str, dtype: torch.dtype, tokens: int, width: int, training: bool) -> float | None:
+    """The largest ratio that a default module may reach, None where the ratio is only reported."""
+    size = tokens * width
+    match ratio:
+        case "RMSNorm / F.rms_norm":
+            return 1.05 if size >= LARGE else 2.0
+        case "LayerNorm / F.layer_norm" if not training:
+            return 1.2 if size >= LARGE else 2.0 if tokens > 1 else 4.0
+        case "RMSNorm / F.layer_norm" if dtype is torch.float32 and (tokens, width) == (2048, 4096) and training:
+            return 1.2
+        case "RMSNorm / F.layer_norm" if dtype is not torch.float32 and size >= LARGE and not training:
+            return 1.5 if dtype is torch.bfloat16 else 1.9
+        case "RMSNorm / x.clone()" if dtype is torch.float32 and (tokens, width) == (2048, 4096) and not training:
+            return 1.25
+    return None
+
+
+RATIOS = ("RMSNorm / F.rms_norm", "LayerNorm / F.layer_norm", "RMSNorm / F.layer_norm", "RMSNorm / x.clone()")
+
+
+def race_modules(dtype: torch.dtype, tokens: int, width: int, rounds: int, clock: Clock, training: bool) -> Race:
+    """The default modules against torch's functions on [tokens, width], with random gains and shifts.
+
+    Forward passes without autograd and ``x.clone()``, or forward and backward passes to the gradients of x and of all
+    parameters.
+    """
+    x, grad = (torch.randn(tokens, width, generator=_generator(i)).to(dtype) for i in (3, 4))
+    contenders: dict[str, Norm] = {}
+    for kind, function in (("LayerNorm", F.layer_norm), ("RMSNorm", F.rms_norm)):
+        layer = norms.make_norm(kind.lower(), width)
+        with torch.no_grad():
+            for i, p in enumerate(layer.parameters()):
+                p.copy_(torch.randn(width, generator=_generator(i)))
+        layer.to(dtype)
+        own: list[Tensor] = list(layer.parameters())
+        theirs = [p.detach().clone().requires_grad_() for p in own]
+        contenders[kind] = (layer, own)
+        contenders[f"F.{function.__name__}"] = (_torch_norm(function, theirs, 1e-5 if kind == "LayerNorm" else 1e-6), theirs)
+    calls = min(max(1, (1 << 19) // (tokens * width)), 100)
+    if training:
+        x.requires_grad_()
+        backward = {n: lambda f=f, p=p: torch.autograd.grad(f(x), [x, *p], grad) for n, (f, p) in contenders.items()}
+        return race(backward, rounds, clock=clock, calls=calls)  # type: ignore[arg-type]
+    forward: dict[str, Call] = {n: lambda f=f: f(x) for n, (f, _) in contenders.items()}  # type: ignore[misc]
+    with torch.no_grad():
+        return race({"x.clone()": x.clone} | forward, rounds, clock=clock, calls=calls)
+
+
+def _torch_norm(function: Callable[..., Tensor], parameters: list[Tensor], eps: float) -> Callable[[Tensor], Tensor]:
+    return lambda x: function(x, x.shape[-1:], *parameters, eps=eps)
+
+
+def show_modules(rounds: int, clock: Clock) -> bool:
+    """The ratios of the default modules at all sizes and dtypes, with their bars; whether all bars are met."""
+    met = True
+    for training in (False, True):
+        rows = []
+        for dtype in DTYPES:
+            for tokens, width in SIZES:
+                result = race_modules(dtype, tokens, width, rounds, clock, training)
+                cells = []
+                for ratio in RATIOS:
+                    ours, base = ratio.split(" / ")
+                    if base not in result.times:
+                        cells.append("–")
+                        continue
+                    value, most = result.ratio(ours, base), bar(ratio, dtype, tokens, width, training)
+                    missed = most is not None and value > most
+                    met &= not missed
+                    cells.append(f"{value:.2f}" + (f" (≤ {most}{', NOT MET' if missed else ''})" if most is not None else ""))
+                rows.append([str(dtype).removeprefix("torch."), f"[{tokens}, {width}]", *cells])
+        print()
+        table(["", "size", *RATIOS], rows, "Default modules, forward and backward" if training else "Default modules, forward")
+    return met
 
 
 # --- training a model ---------------------------------------------------------------------------------------------
@@ -213,7 +297,7 @@ def show_training(rounds: int, clock: Clock, batch: int = 16, context: int = 256
         theirs = LlamaForCausalLM(config).train()
     ours = from_transformers(theirs).train()
     inputs, targets = (torch.randint(config.vocab_size, (batch, context), generator=_generator(i)) for i in (5, 6))
-    with torch.no_grad(), fast.enabled():
+    with torch.no_grad():
         expected = theirs(inputs).logits
         error = ((ours(inputs) - expected).abs().max() / expected.abs().max()).item()
     name, ceiling = "normlab, fast path", "normlab, x · w for every norm"
@@ -283,24 +367,25 @@ def _generator(seed: int) -> torch.Generator:
 def main(arguments: Sequence[str]) -> int:
     """The command line: see ``normlab bench --help``."""
     parser = argparse.ArgumentParser(prog="normlab bench", description="What a norm costs.")
-    parser.add_argument("part", nargs="*", choices=["norms", "tuned", "training", "import", []], help="default: all")
+    parser.add_argument("part", nargs="*", choices=["modules", "norms", "tuned", "training", "import", []], help="default: all")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=25, help="default: 25")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu is steadier on a busy machine")
-    parser.add_argument("--no-bars", action="store_true", help="norms: only the tables")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     clock = CLOCKS[options.clock]
-    parts = options.part or ["norms", "tuned", "training", "import"]
+    parts = options.part or ["modules", "norms", "tuned", "training", "import"]
     print(_machine())
+    if "modules" in parts and not show_modules(options.rounds, clock):
+        print("some bars are not met; on a busy machine try again, with --clock cpu")
     if "norms" in parts:
-        show_norms(options.tokens, options.width, options.rounds, clock, bars=not options.no_bars)
+        show_norms(options.tokens, options.width, options.rounds, clock)
     if "tuned" in parts and platform.libc_ver()[0] == "glibc":
         print("\nThe same with an allocator that keeps its memory (" + ", ".join(KEEP_MEMORY) + "):", flush=True)
         same = [f"--{name}={getattr(options, name)}" for name in ("threads", "tokens", "width", "rounds", "clock")]
-        command = [sys.executable, "-m", "normlab", "bench", "norms", "--no-bars", *same]
+        command = [sys.executable, "-m", "normlab", "bench", "norms", *same]
         subprocess.run(command, env=os.environ | KEEP_MEMORY, check=True)
     if "training" in parts:
         print()

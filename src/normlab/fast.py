@@ -1,15 +1,15 @@
 """The fastest correct path for the device at hand: LayerNorm and RMSNorm, called as in :mod:`normlab.functional`.
 
 ``layer_norm`` and ``rms_norm`` here take the arguments of their namesakes there and give the same result up to
-rounding, with half types accumulated in float32 and rounded once. The modules of :mod:`normlab.norms` use them inside
-``with fast.enabled():``, or after ``fast.enabled(True)``; otherwise they use the reference.
+rounding, with half types accumulated in float32 and rounded once. The modules of :mod:`normlab.norms` use them, unless
+:class:`enabled` says otherwise.
 
 ========================  =========================================  ==========================================
 where                     RMSNorm                                    LayerNorm
 ========================  =========================================  ==========================================
-CPU                       ``torch.linalg.vector_norm`` and two       torch's fused kernel
-                          scalings; backward through the fused one
-                          of LayerNorm
+CPU                       a mean square and two scalings, in blocks  torch's fused kernel, parameters of half
+                          that stay in the cache; backward through   types widened
+                          the fused kernel of LayerNorm
 CUDA and other devices    torch's kernel                             torch's kernel
 inside ``torch.compile``  the reference formula, half types in       the same
                           float32: fusing it is the compiler's job
@@ -17,24 +17,27 @@ inside ``torch.compile``  the reference formula, half types in       the same
 
 On the CPU every result is right, also for vectors that these operations would get wrong: sizes whose squares leave
 the number range, and for LayerNorm a mean that outweighs the spread, as in a constant vector. A batch that has one
-(or a NaN) is computed by the reference formula instead, five to ten times slower. On other devices results are those of
-torch's kernels. ScaleNorm, DyT and the norms across tokens have no fast path; partial RMSNorm is refused, and torch
-refuses ``torch.func`` transforms and forward-mode gradients of RMSNorm. Below some 10,000 numbers a call costs more
-than the arithmetic, and the reference is as fast.
+(or a NaN) is computed by the reference formula instead. So is everything that is not a plain call: partial RMSNorm,
+``torch.func`` transforms, forward-mode gradients, tensor subclasses, tracing. On other devices results are those of
+torch's kernels. ScaleNorm, DyT and the norms across tokens have no fast path.
+
+Gradients are right to any order: a backward pass that will itself be differentiated takes the formula of
+:mod:`normlab.backward`. (Torch's own LayerNorm is wrong from the third order on.)
 """
 
-import sys
+from collections.abc import Callable
+from contextvars import ContextVar
 from functools import reduce
-from types import ModuleType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from normlab import functional
 from normlab.arithmetic import HALF_TYPES, check
-from normlab.backward import rms_norm_backward
+from normlab.backward import layer_norm_backward, rms_norm_backward
 from normlab.conventions import (
     LAYER_NORM_CONVENTIONS,
     RMS_NORM_CONVENTIONS,
@@ -43,33 +46,32 @@ from normlab.conventions import (
     choose_convention,
 )
 
-__all__ = ["enabled", "formulas", "layer_norm", "rms_norm"]
+__all__ = ["enabled", "is_enabled", "layer_norm", "rms_norm"]
 
-_formulas: ModuleType = functional
+_on: ContextVar[bool] = ContextVar("whether norm modules take the fast path", default=True)
 
 
 class enabled:
-    """Let the norm modules take the fast path, from now on or, as ``with fast.enabled():``, for a block of code.
+    """Let the norm modules take the fast path or, with ``fast.enabled(False)``, the reference.
 
-    ``fast.enabled(False)`` goes back to the reference. The switch is read in the forward pass, by all threads.
+    From now on, or as ``with fast.enabled(False):`` for a block of code. It holds for this thread (more exactly: this
+    context, see :mod:`contextvars`); a new thread starts with the default, the fast path. It is read in the forward
+    pass. Inside ``torch.compile`` it is not read: there both are the same formula.
     """
 
     def __init__(self, on: bool = True):
-        global _formulas
-        self._before = _formulas
-        _formulas = sys.modules[__name__] if on else functional
+        self._token = _on.set(bool(on))
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, *_: Any) -> None:
-        global _formulas
-        _formulas = self._before
+        _on.reset(self._token)
 
 
-def formulas() -> ModuleType:
-    """The module whose ``layer_norm`` and ``rms_norm`` are in force: :mod:`normlab.functional` or this one."""
-    return _formulas
+def is_enabled() -> bool:
+    """Whether norm modules take the fast path here; always inside ``torch.compile``."""
+    return torch.compiler.is_compiling() or _on.get()
 
 
 def layer_norm(
@@ -82,24 +84,25 @@ def layer_norm(
 ) -> Tensor:
     """:func:`normlab.functional.layer_norm` by the fastest correct path; arguments, result and errors as there.
 
-    For the backward pass it keeps x (half types in float32), the gain and two numbers per token. It can be
-    differentiated twice.
+    For the backward pass it keeps x, the gain and two numbers per token.
     """
-    convention = choose_convention(convention, LAYER_NORM_CONVENTIONS, "layernorm")
     check(x, eps, weight=weight, bias=bias)
-    check_absent(convention, weight, bias)
-    if convention is Convention.NEMOTRON and weight is not None:
-        weight = 1 + weight.to(_accumulator(weight))
+    if convention is not Convention.DEFAULT:
+        convention = choose_convention(convention, LAYER_NORM_CONVENTIONS, "layernorm")
+        check_absent(convention, weight, bias)
+        if convention is Convention.NEMOTRON and weight is not None:
+            weight = 1 + weight.to(_accumulator(weight))
     if torch.compiler.is_compiling():
         return functional.layer_norm(x.to(_accumulator(x)), weight, bias, eps).to(x.dtype)
+    if not _is_plain(x, weight, bias):
+        return functional.layer_norm(x, weight, bias, eps)
     if x.device.type != "cpu":
         wide, weight, bias = _cast(_widest(x, weight, bias), x, weight, bias)
         return F.layer_norm(wide, x.shape[-1:], weight, bias, eps).to(x.dtype)
-    wide, gain, shift = _cast(_accumulator(x), x, weight, bias)
-    y, mean, rate = torch.native_layer_norm(wide, x.shape[-1:], gain, shift, eps)
-    if _in_range(rate) and _mean_is_small(mean.detach(), rate.detach(), eps):
-        return y.to(x.dtype)
-    return functional.layer_norm(x, weight, bias, eps)
+    y, mean, rate = _call(_LayerNorm, x, weight, bias, eps)
+    if not _moments_fit(mean, rate, eps) and rate.dtype in HALF_TYPES:  # they were rounded: look more closely
+        y, mean, rate = _LayerNorm.widely(x, weight, bias, eps)
+    return y if _moments_fit(mean, rate, eps) else functional.layer_norm(x, weight, bias, eps)
 
 
 def rms_norm(
@@ -112,16 +115,15 @@ def rms_norm(
 ) -> Tensor:
     """:func:`normlab.functional.rms_norm` by the fastest correct path; arguments, result and errors as there.
 
-    For the backward pass it keeps x, the gain and one number per token. It can be differentiated twice.
-
-    Raises:
-        NotImplementedError: fraction is not 1. Partial RMSNorm has no fast path.
+    For the backward pass it keeps x, the gain and one number per token.
     """
-    convention = choose_convention(convention, RMS_NORM_CONVENTIONS, "rmsnorm")
-    check(x, eps, weight=weight)
-    check_absent(convention, weight, None)
     if fraction != 1:
-        raise NotImplementedError(f"fast.rms_norm takes all features, got fraction={fraction}; use normlab.functional")
+        return functional.rms_norm(x, weight, eps, convention=convention, fraction=fraction)
+    check(x, eps, weight=weight)
+    if convention is Convention.DEFAULT:
+        return _rms_norm(x, weight, eps)
+    convention = choose_convention(convention, RMS_NORM_CONVENTIONS, "rmsnorm")
+    check_absent(convention, weight, None)
     if weight is None or (convention in _GAIN_LAST and x.dtype == weight.dtype and x.dtype not in HALF_TYPES):
         return _rms_norm(x, weight, eps)
     match convention:
@@ -136,74 +138,164 @@ def rms_norm(
 
 
 _GAIN_LAST = (Convention.LLAMA, Convention.T5)  # rounded to x's or the gain's dtype before the gain
-_SAFE = (1e-15, 1e15)  # sizes whose squares and cubes, summed over a vector, stay inside float32
 
 
 def _rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """weight * x / sqrt(mean(x^2) + eps), the gain before the one rounding to the dtype of x."""
     if torch.compiler.is_compiling():
         return functional.rms_norm(x.to(_accumulator(x)), weight, eps).to(x.dtype)
+    if not _is_plain(x, weight):
+        return functional.rms_norm(x, weight, eps)
     if x.device.type != "cpu":
         wide, weight = _cast(_widest(x, weight), x, weight)
         return F.rms_norm(wide, x.shape[-1:], weight, eps).to(x.dtype)
-    y, rate = _RMSNorm.apply(x, weight, eps)
-    return y if _in_range(rate) else functional.rms_norm(x, weight, eps)
+    y, rate = _call(_RMSNorm, x, weight, eps)
+    return y if _squares_fit(rate) else functional.rms_norm(x, weight, eps)
+
+
+# --- on the CPU ---------------------------------------------------------------------------------------------------
+
+
+def _call(function: Any, *arguments: Any) -> tuple[Tensor, ...]:
+    """What ``function`` computes; without the bookkeeping of autograd where nobody asks for gradients."""
+    if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
+        return function.apply(*arguments)
+    return function.compute(*arguments)
+
+
+class _LayerNorm(torch.autograd.Function):
+    """weight * (x - mean) * rate + bias, and mean and rate = 1/sqrt(var + eps) [..., 1], which may be inexact."""
+
+    @staticmethod
+    def compute(x, weight, bias, eps):
+        if any(p is not None and p.dtype is not x.dtype for p in (weight, bias)):
+            return _LayerNorm.widely(x, weight, bias, eps)
+        return torch.native_layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+    @staticmethod
+    def widely(x, weight, bias, eps):
+        """The same with mean and rate in the accumulating dtype, which the kernel takes from the parameters."""
+        kind = _accumulator(x)
+        if weight is None and kind is not x.dtype:
+            weight = x.new_ones(x.shape[-1], dtype=kind)
+        weight, bias = _cast(kind, weight, bias)
+        return torch.native_layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, eps):
+        y, mean, rate = _LayerNorm.widely(x, weight, bias, eps)
+        ctx.save_for_backward(x, weight, bias, mean, rate)
+        ctx.mark_non_differentiable(mean, rate)
+        ctx.eps = eps
+        return y, mean, rate
+
+    @staticmethod
+    def backward(ctx, grad, *_):
+        x, weight, bias, mean, rate = ctx.saved_tensors
+        gain, shift = _cast(rate.dtype, weight, bias)
+        wanted = ctx.needs_input_grad[:3]
+
+        def pull_back(grad, x, mean, rate):
+            return torch.ops.aten.native_layer_norm_backward(grad, x, x.shape[-1:], mean, rate, gain, shift, wanted)
+
+        if torch.is_grad_enabled():  # someone will differentiate this again, and mean and rate depend on x
+            dx, dweight, dbias = layer_norm_backward(grad, x, weight, ctx.eps)
+        else:
+            dx, dweight, dbias = _gradients(pull_back, grad, x, mean, rate)
+        return dx if wanted[0] else None, _like(weight, dweight), _like(bias, dbias), None
 
 
 class _RMSNorm(torch.autograd.Function):
-    """On the CPU: weight * x * rate, and rate [..., 1] = 1/sqrt(mean(x^2) + eps), which may be out of range."""
+    """weight * x * rate, and rate [..., 1] = 1/sqrt(mean(x^2) + eps), which may be out of range."""
+
+    @staticmethod
+    def compute(x, weight, eps):
+        if x.numel() <= _BLOCK:
+            wide = x if x.dtype not in HALF_TYPES else x.float()
+            y, rate = _scale(wide, wide.square().mean(-1, keepdim=True), weight, eps)
+            return y if wide is x else y.to(x.dtype), rate
+        y = torch.empty_like(x, memory_format=torch.contiguous_format)
+        rate = x.new_empty(*x.shape[:-1], 1, dtype=_accumulator(x))
+        (gain,) = _cast(rate.dtype, weight)
+        blocks = _blocks(x, y, rate)
+        if x.dtype is rate.dtype:
+            for x_rows, y_rows, rate_rows in blocks:
+                rate_rows[:] = _scale(x_rows, _mean_square(x_rows), gain, eps, out=y_rows)[1]
+        else:
+            buffer = torch.empty_like(blocks[0][0], dtype=rate.dtype)
+            for x_rows, y_rows, rate_rows in blocks:
+                wide = buffer[: len(x_rows)].copy_(x_rows)
+                scaled, rate_rows[:] = _scale(wide, _mean_square(wide), gain, eps, out=wide)
+                y_rows.copy_(scaled)
+        return y, rate
 
     @staticmethod
     def forward(ctx, x, weight, eps):
-        if torch.get_num_threads() > 1 or not x.is_contiguous() or x.dtype in HALF_TYPES:
-            y, rate = _scale(x, weight, eps)
-        else:
-            y, rate = _scale_in_blocks(x, weight, eps)
+        y, rate = _RMSNorm.compute(x, weight, eps)
         ctx.save_for_backward(x, weight, rate)
         ctx.mark_non_differentiable(rate)
         ctx.eps = eps
-        return y.to(x.dtype), rate
+        return y, rate
 
     @staticmethod
     def backward(ctx, grad, _):
         x, weight, rate = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            # Someone will differentiate this again, and rate depends on x: take the formula that says so.
+        (gain,) = _cast(rate.dtype, weight)
+        wanted = [*ctx.needs_input_grad[:2], False]
+
+        def pull_back(grad, x, rate):
+            # LayerNorm's fused backward, told that the mean is zero, is RMSNorm's but for the centering of the
+            # gradient: rate (u - mean(u) - x̂ mean(u x̂)) with u = gain * grad. Adding rate * mean(u) puts that back.
+            width, zero = x.shape[-1], torch.zeros_like(rate)
+            dx, dgain, _ = torch.ops.aten.native_layer_norm_backward(grad, x, [width], zero, rate, gain, None, wanted)
+            if wanted[0]:
+                sums = grad.sum(-1) if gain is None else torch.mv(grad.reshape(-1, width), gain)
+                dx.add_(sums.view_as(rate) * rate / width)
+            return dx, dgain
+
+        if torch.is_grad_enabled():  # someone will differentiate this again, and rate depends on x
             dx, dweight = rms_norm_backward(grad, x, weight, ctx.eps)
-            return dx, None if weight is None else dweight, None
-        grad, wide, gain = _cast(rate.dtype, grad, x, weight)
-        wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], False]
-        # LayerNorm's fused backward, told that the mean is zero, is RMSNorm's but for the centering of the gradient:
-        # rate (u - mean(u) - x̂ mean(u x̂)) with u = weight * grad. Adding rate * mean(u) puts that back.
-        dx, dweight, _ = torch.ops.aten.native_layer_norm_backward(
-            grad, wide, x.shape[-1:], torch.zeros_like(rate), rate, gain, None, wanted
-        )
-        if wanted[0]:
-            sums = grad.sum(-1) if gain is None else torch.mv(grad.reshape(-1, x.shape[-1]), gain)
-            dx = dx.add_(sums.view_as(rate) * rate / x.shape[-1]).to(x.dtype)
-        return dx, dweight.to(weight.dtype) if wanted[1] else None, None
+        else:
+            dx, dweight = _gradients(pull_back, grad, x, rate)
+        return dx if wanted[0] else None, _like(weight, dweight) if wanted[1] else None, None
 
 
-def _scale(x: Tensor, weight: Tensor | None, eps: float, y: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """weight * x * rate, in the accumulating dtype, and rate; the first into y if that is given."""
-    rate = _length(x, _accumulator(x)).square_().div_(x.shape[-1]).add_(eps).rsqrt_()
-    y = torch.mul(x, rate, out=y)  # if new, the only new tensor of this size: page faults cost more than arithmetic
-    return y if weight is None else y.mul_(weight), rate
+def _gradients(
+    pull_back: Callable[..., tuple[Tensor, ...]], grad: Tensor, x: Tensor, *statistics: Tensor
+) -> tuple[Tensor, ...]:
+    """What ``pull_back(grad, x, *statistics)`` returns, dx and the gradients of parameters, in the accumulating dtype.
 
-
-def _scale_in_blocks(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
-    """The same in blocks of rows that stay in the cache from one operation to the next. For one thread: several
-    would wait for each other at every block.
+    Half types are widened block by block; the shares of the parameters' gradients add up.
     """
-    y, width = torch.empty_like(x), x.shape[-1]
-    rows = max(1, (1 << 18) // width)
-    blocks = zip(x.view(-1, width).split(rows), y.view(-1, width).split(rows))
-    rates = [_scale(x_block, weight, eps, y_block)[1] for x_block, y_block in blocks]
-    return y, torch.cat(rates).view(*x.shape[:-1], 1)
+    kind = statistics[-1].dtype
+    if x.dtype is kind:
+        return pull_back(grad.to(kind), x, *statistics)
+    dx = torch.empty_like(x, memory_format=torch.contiguous_format)
+    totals: list[Any] = []
+    for x_rows, grad_rows, dx_rows, *rows in _blocks(x, grad, dx, *statistics):
+        part, *shares = pull_back(*_cast(kind, grad_rows, x_rows), *rows)
+        if part is not None:
+            dx_rows.copy_(part)
+        totals = [s if t is None or s is None else t.add_(s) for t, s in zip(totals or [None] * len(shares), shares)]
+    return dx, *totals
 
 
-def _length(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Euclidean length over the last axis, kept at size 1. One read of x, no temporary of its size.
+def _scale(
+    x: Tensor, mean_square: Tensor, gain: Tensor | None, eps: float, out: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """gain * x * rate, in ``out`` if it is given, and rate [..., 1], which replaces ``mean_square``."""
+    rate = mean_square.add_(eps).rsqrt_()
+    y = x * rate if out is None else torch.mul(x, rate, out=out)
+    return y if gain is None else y.mul_(gain), rate
+
+
+def _mean_square(x: Tensor) -> Tensor:
+    """Mean square of each vector [..., 1] in one read of x, without a temporary of its size."""
+    return _length(x).square_().div_(x.shape[-1])
+
+
+def _length(x: Tensor) -> Tensor:
+    """Euclidean length of each vector [..., 1].
 
     vector_norm adds up one square after the other, and over 4096 equal entries float32 would be off by 2e-6: so
     take lengths of blocks first, then the length of those lengths.
@@ -211,31 +303,81 @@ def _length(x: Tensor, dtype: torch.dtype) -> Tensor:
     block = 256
     blocks, rest = divmod(x.shape[-1], block)
     if blocks < 2:
-        return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=dtype)
+        return torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     body, tail = x.split([blocks * block, rest], dim=-1)
-    parts = torch.linalg.vector_norm(body.unflatten(-1, (blocks, block)), dim=-1, dtype=dtype)
+    parts = torch.linalg.vector_norm(body.unflatten(-1, (blocks, block)), dim=-1)
     if rest:
-        parts = torch.cat([parts, torch.linalg.vector_norm(tail, dim=-1, keepdim=True, dtype=dtype)], dim=-1)
-    return _length(parts, dtype)
+        parts = torch.cat([parts, torch.linalg.vector_norm(tail, dim=-1, keepdim=True)], dim=-1)
+    return _length(parts)
 
 
-def _in_range(rate: Tensor) -> bool:
+_BLOCK = 1 << 18  # numbers that stay in the cache from one operation to the next
+
+
+def _blocks(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
+    """The tensors [..., k] as blocks of rows [n, k]: about _BLOCK numbers a thread, twice as many of half types."""
+    x = tensors[0]
+    rows = x.shape[:-1].numel()
+    at_once = _BLOCK * torch.get_num_threads() * (2 if x.dtype in HALF_TYPES else 1)
+    step = max(1, at_once // max(1, x.shape[-1]))
+    return list(zip(*(t.reshape(rows, t.shape[-1]).split(step) for t in tensors)))
+
+
+# --- whether the fast operations may be trusted -------------------------------------------------------------------
+
+_SAFE = (1e-15, 1e15)  # rates for whose inverses squares and cubes, summed over a vector, stay inside float32
+_ROUNDING = {kind: 8 * torch.finfo(kind).eps for kind in (torch.float64, torch.float32, *HALF_TYPES)}
+
+
+def _is_plain(*tensors: Tensor | None) -> bool:
+    """Whether this is an ordinary eager call. A transform, a tracer or a subclass of Tensor cannot be asked for the
+    values that :func:`_squares_fit` looks at, or wants derivatives that the fast operations do not have."""
+    for t in tensors:
+        if t is not None and type(t) is not Tensor and type(t) is not nn.Parameter:
+            return False
+    return (
+        not torch._C._are_functorch_transforms_active()  # torch.autograd.Function asks this as well
+        and not torch._C._len_torch_dispatch_stack()  # make_fx, for example
+        and forward_ad._current_level < 0
+        and not torch.jit.is_tracing()
+    )
+
+
+def _squares_fit(rate: Tensor) -> bool:
     """Whether the fast operations can square and cube the sizes of all vectors, or their inverses; NaN they cannot."""
     if not rate.numel():
         return True
-    low, high = (extreme.item() for extreme in rate.aminmax())
-    return _SAFE[0] < low and high < _SAFE[1]
+    low, high = (rate, rate) if rate.numel() == 1 else rate.aminmax()
+    return _SAFE[0] < low.item() and high.item() < _SAFE[1]
 
 
-def _mean_is_small(mean: Tensor, rate: Tensor, eps: float) -> bool:
-    """Whether every |mean| is at most 4 spreads. LayerNorm's kernel rounds the mean, and so loses that factor."""
-    spread = 1 - eps * rate.square() - 8 * torch.finfo(rate.dtype).eps  # var / (var + eps), less what rounding adds
-    return bool(((mean * rate).square() <= 16 * spread.clamp(min=0)).all())
+def _moments_fit(mean: Tensor, rate: Tensor, eps: float) -> bool:
+    """:func:`_squares_fit`, and whether every |mean| is at most 4 spreads. LayerNorm's kernel rounds the mean, and so
+    loses that factor.
+
+    With spread^2 rate^2 = var / (var + eps) = 1 - eps rate^2 that is (mean rate)^2 + 16 eps rate^2 <= 16. A mean of
+    exactly 0, as in a vector of zeros, is small whatever rounding makes of the second term.
+    """
+    most = 16 * (1 - _ROUNDING[rate.dtype])
+    if rate.numel() <= 16:  # numbers of Python: calls of torch take longer
+        pairs = zip(_numbers(mean), _numbers(rate))
+        low, high = _SAFE
+        return all(low < r < high and (m * r) ** 2 + min(16 * eps * r * r, most) <= most for m, r in pairs)
+    mean, rate = _cast(_accumulator(rate), mean, rate)
+    from_eps = rate.square().mul_(16 * eps).clamp_(max=most)
+    return _squares_fit(rate) and (mean * rate).square_().add_(from_eps).max().item() <= most  # NaN if one is
+
+
+def _numbers(x: Tensor) -> list[float]:
+    return [x.item()] if x.numel() == 1 else x.view(-1).tolist()
+
+
+# --- dtypes -------------------------------------------------------------------------------------------------------
 
 
 def _accumulator(x: Tensor) -> torch.dtype:
     """float32 for half types, else the dtype of x."""
-    return torch.promote_types(x.dtype, torch.float32)
+    return torch.float32 if x.dtype in HALF_TYPES else x.dtype
 
 
 def _widest(*tensors: Tensor | None) -> torch.dtype:
@@ -244,4 +386,9 @@ def _widest(*tensors: Tensor | None) -> torch.dtype:
 
 
 def _cast(dtype: torch.dtype, *tensors: Tensor | None) -> list[Any]:
-    return [t if t is None else t.to(dtype) for t in tensors]
+    return [t if t is None or t.dtype is dtype else t.to(dtype) for t in tensors]
+
+
+def _like(parameter: Tensor | None, gradient: Tensor | None) -> Tensor | None:
+    """The gradient of a parameter in its dtype; None if there is no such parameter."""
+    return None if parameter is None or gradient is None else gradient.to(parameter.dtype)

@@ -3,8 +3,8 @@
 Parameter names are torch's (``weight``, ``bias``), so that state dicts are interchangeable with those of
 ``torch.nn.LayerNorm``, ``RMSNorm``, ``GroupNorm`` and ``BatchNorm1d``. Features stand last. Every module is called as
 ``norm(x, mask=None)`` with x [..., width] and mask [...] (1/True = real token); a norm that treats each token alone
-has no use for the mask and ignores it. LayerNorm and RMSNorm use the formulas of :mod:`normlab.functional`, or of
-:mod:`normlab.fast` inside ``with fast.enabled():``.
+has no use for the mask and ignores it. LayerNorm and RMSNorm compute by :mod:`normlab.fast`, or inside
+``with fast.enabled(False):`` by the formulas of :mod:`normlab.functional`, which are meant to be read.
 """
 
 from enum import Enum
@@ -62,7 +62,8 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if has_bias else None
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return fast.formulas().layer_norm(x, self.weight, self.bias, self.eps, convention=self.convention)
+        formulas = fast if fast.is_enabled() else functional
+        return formulas.layer_norm(x, self.weight, self.bias, self.eps, convention=self.convention)
 
     def extra_repr(self) -> str:
         return f"{self.width}, eps={self.eps}, convention={self.convention.value}"
@@ -89,7 +90,8 @@ class RMSNorm(nn.Module):
         self.weight = _gain(width, self.convention)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return fast.formulas().rms_norm(x, self.weight, self.eps, convention=self.convention, fraction=self.fraction)
+        formulas = fast if fast.is_enabled() else functional
+        return formulas.rms_norm(x, self.weight, self.eps, convention=self.convention, fraction=self.fraction)
 
     def extra_repr(self) -> str:
         return f"{self.width}, eps={self.eps}, convention={self.convention.value}, fraction={self.fraction}"

@@ -42,7 +42,7 @@ def source_text(function: Callable | type, docstrings: bool = False) -> str:
     for node in reversed([n for n in ast.walk(ast.parse(text)) if isinstance(n, documented)]):
         if ast.get_docstring(node) is not None and len(node.body) > 1:
             first = node.body[0]
-            end = first.end_lineno
+            end = first.end_lineno or first.lineno
             while end < len(lines) and not lines[end].strip():
                 end += 1
             del lines[first.lineno - 1 : end]
