@@ -130,7 +130,7 @@ def claim_box(app, found: dict) -> nodes.container:
     box = nodes.container("", ids=[f"claim-{name}"], classes=["claim-line", f"is-{_slug(verdict)}"])
     box += nodes.paragraph("", "", *_badge(verdict, found.get("only_if", "")), ledger, classes=["claim-head"])
     box += nodes.paragraph("", _typeset(item["sentence"]), classes=["claim-sentence"])
-    box += nodes.paragraph("", "", _measured(found["line"]), classes=["claim-result"])
+    box += nodes.paragraph("", found["line"], classes=["claim-result", "claim-measured"])
     if verdict == "holds only if" and not found.get("only_if"):
         box += nodes.paragraph("", _typeset(f"Condition: {item['conditions']}"), classes=["claim-note"])
     return box
@@ -189,7 +189,7 @@ class ClaimsLedger(SphinxDirective):
         return section
 
     def _card(self, item: dict) -> nodes.container:
-        """One claim: verdict, sentence, what came out and where or who reports it, conditions, sources."""
+        """One claim: verdict, sentence, what came out and where, or the works, conditions, sources."""
         app, name = self.env.app, item["id"]
         settled, verdict = app.course_verdicts.get(name), verdict_of(app, name)
         anchor = f"ledger-{name}"
@@ -204,7 +204,7 @@ class ClaimsLedger(SphinxDirective):
             cell = _link(app, self.env.docname, settled.page, f"claim-{name}", "see the cell")
             card += nodes.paragraph("", "", _measured(settled.line), nodes.Text(" "), cell, classes=["claim-result"])
         if verdict == "reported":
-            card += self._markdown(f"Reported by {works}.", "claim-result")
+            card += self._markdown(f"Works: {works}", "claim-result")
             works = ""
         if item["conditions"]:
             label = "Setting and limits" if verdict == "reported" else "Conditions"
@@ -220,7 +220,7 @@ class ClaimsLedger(SphinxDirective):
 
 
 def _filter(counts: Counter) -> nodes.raw:
-    """Radio buttons with the counts and a box that covers; the style sheet hides what is to be hidden, without a script."""
+    """Radio buttons with the counts, and a box that covers; the style sheet hides what is not chosen, without a script."""
     choices = [("all", "all", counts.total())]
     choices += [(_slug(v), v, counts[v]) for v in (*VERDICTS, *WITHOUT_CHECK.values(), UNCHECKED)]
     labels = "".join(
@@ -230,8 +230,8 @@ def _filter(counts: Counter) -> nodes.raw:
     )
     html = (
         f'<fieldset class="claim-filter"><legend>Show claims by verdict</legend>{labels}</fieldset>'
-        '<p class="claim-cover"><label><input type="checkbox"> Cover the verdicts: read a sentence, decide, then choose '
-        "its name to see what came out.</label></p>"
+        '<p class="claim-cover"><label><input type="checkbox"> '
+        "Cover the verdicts: read a sentence, decide, then choose its name to see what came out.</label></p>"
     )
     return nodes.raw("", html, format="html")
 
