@@ -220,7 +220,7 @@ class ClaimsLedger(SphinxDirective):
 
 
 def _filter(counts: Counter) -> nodes.raw:
-    """Radio buttons with the counts, and a box that covers; the style sheet hides what is not chosen, without a script."""
+    """Radio buttons with the counts, and a box that covers; the style sheet does the hiding, without a script."""
     choices = [("all", "all", counts.total())]
     choices += [(_slug(v), v, counts[v]) for v in (*VERDICTS, *WITHOUT_CHECK.values(), UNCHECKED)]
     labels = "".join(
