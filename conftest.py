@@ -55,4 +55,9 @@ def pytest_terminal_summary(terminalreporter):
         for output in cell.get("outputs", [])
         if "application/vnd.normlab.claim+json" in output.get("data", {})
     }
-    terminalreporter.write_line(f"claims: {len(settled)} of {len(claims)} checked, {len(claims) - len(settled)} not yet")
+    kinds = [claim["kind"] for claim in claims if claim["id"] not in settled]
+    reported, opinions = kinds.count("historical"), kinds.count("opinion")
+    terminalreporter.write_line(
+        f"claims: {len(settled)} of {len(claims)} checked, {reported} reported, {opinions} opinions, "
+        f"{len(kinds) - reported - opinions} not yet checked"
+    )

@@ -262,6 +262,9 @@ def test_a_claim_leads_from_the_ledger_to_its_cell_and_back(browser, addresses):
         page.locator(".claim-card:target").wait_for()
 
 
+FILTERS = ("is-holds", "is-holds-only-if", "is-refuted-here", "is-reported", "is-opinion", "is-not-yet-checked")
+
+
 def test_the_ledger_filters_by_verdict_from_the_keyboard(browser, addresses):
     with Visit(browser) as visit:
         page = visit.open(f"{addresses['file']}/book/claims.html")
@@ -269,12 +272,27 @@ def test_the_ledger_filters_by_verdict_from_the_keyboard(browser, addresses):
         visible = "[...document.querySelectorAll('.claim-card')].filter(c => c.offsetParent).map(c => c.classList[1])"
         assert len(page.evaluate(visible)) == cards.count() > 0
         page.locator(".claim-filter input").first.focus()
-        for verdict in ("is-holds", "is-holds-only-if", "is-refuted-here", "is-not-yet-checked"):
+        for verdict in FILTERS:
             page.keyboard.press("ArrowRight")
             wanted = page.locator(f".claim-card.{verdict}").count()
             shown = page.evaluate(visible)
             assert len(shown) == wanted
             assert page.evaluate("[...document.querySelectorAll('.claim-group h2')].filter(h => h.offsetParent).length") <= wanted
+
+
+def test_the_ledger_covers_what_came_out_until_it_is_asked(browser, addresses):
+    with Visit(browser) as visit:
+        page = visit.open(f"{addresses['file']}/book/claims.html")
+        outcome = page.locator(".claim-card :is(.verdict, .claim-result, .claim-note)")
+        seen = "parts => parts.filter(part => part.offsetParent).length"
+        assert outcome.evaluate_all(seen) == outcome.count() > 0
+        page.locator(".claim-cover input").check()
+        assert outcome.evaluate_all(seen) == 0
+        card = page.locator(".claim-card").first
+        assert card.locator(".claim-sentence").is_visible()
+        card.locator("a.claim-id").click()
+        assert card.locator(".verdict").is_visible()
+        assert outcome.evaluate_all(seen) == card.locator(".verdict, .claim-result, .claim-note").count()
 
 
 def test_a_slim_figure_shows_what_matplotlib_drew(browser):

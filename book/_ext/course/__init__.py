@@ -7,6 +7,7 @@ mathematics    formulas rendered to HTML at build time; a bad formula is a warni
 outputs        notebook outputs next to their nodes: alt texts, claims
 api            the directive ``{api}``: the package's reference, from its docstrings
 claims         the claims file, the role ``{claim}``, the directive ``{claims-ledger}``
+sources        what a claim's sources are called on the pages
 offline        what makes pages light and silent without a network
 =============  ====================================================================
 

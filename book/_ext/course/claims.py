@@ -1,12 +1,12 @@
 """Claims: from `book/claims.yml` and the notebooks' outputs to the pages.
 
-The file says what is claimed, the outputs of ``normlab.page.claims.claim`` say what came out. A claim's
-line in a notebook carries the anchor ``claim-ID``, its entry in the ledger ``ledger-ID``. An id
-that is not in the file, or in two outputs, is a warning, and so fails the strict build.
+The file says what is claimed, the outputs of ``normlab.page.claims.claim`` say what came out. What no cell
+settled is reported (a historical claim rests on its sources), an opinion, or not yet checked. A claim's
+box in a notebook carries the anchor ``claim-ID``, its entry in the ledger ``ledger-ID``. An id that is
+not in the file, or in two outputs, is a warning, and so fails the strict build.
 """
 
 import json
-import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +16,14 @@ from docutils import nodes
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
+from . import sources
+
 LOGGER = logging.getLogger(__name__)
 MIME = "application/vnd.normlab.claim+json"
 LEDGER = "book/claims"  # the page with the directive
+VERDICTS = ("holds", "holds only if", "refuted here")  # of a check
 UNCHECKED = "not yet checked"
-VERDICTS = ("holds", "holds only if", "refuted here")
+WITHOUT_CHECK = {"historical": "reported", "opinion": "opinion"}  # by kind; every other kind waits for a check
 KINDS = {
     "identity": "proved and computed",
     "measured": "measured",
@@ -37,6 +40,7 @@ class Settled:
     page: str
     verdict: str
     line: str
+    only_if: str = ""
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -77,8 +81,14 @@ def read_verdicts(root: Path, known: dict[str, dict]) -> dict[str, Settled]:
                 LOGGER.warning("claim %r is already settled in %s", name, settled[name].page, location=page)
             elif found["verdict"] not in VERDICTS:
                 LOGGER.warning("claim %r: unknown verdict %r", name, found["verdict"], location=page)
-            settled[name] = Settled(page, found["verdict"], found["line"])
+            settled[name] = Settled(page, found["verdict"], found["line"], found.get("only_if", ""))
     return settled
+
+
+def verdict_of(app, name: str) -> str:
+    """What a cell found out about the claim, else what its kind says."""
+    settled = app.course_verdicts.get(name)
+    return settled.verdict if settled else WITHOUT_CHECK.get(app.course_claims[name]["kind"], UNCHECKED)
 
 
 def _load(app):
@@ -94,8 +104,11 @@ def _slug(verdict: str) -> str:
     return verdict.replace(" ", "-")
 
 
-def _badge(verdict: str) -> nodes.inline:
-    return nodes.inline("", verdict, classes=["verdict"])
+def _badge(verdict: str, only_if: str = "") -> list[nodes.Node]:
+    """The verdict, and the condition of a "holds only if"."""
+    badge = nodes.inline("", verdict, classes=["verdict"])
+    condition = [nodes.Text(" "), nodes.inline("", only_if, classes=["claim-only-if"])] if only_if else []
+    return [badge, *condition, nodes.Text(" ")]
 
 
 def _measured(line: str) -> nodes.inline:
@@ -109,27 +122,39 @@ def _link(app, source: str, page: str, anchor: str, text: str, *classes: str) ->
     return nodes.reference("", text, internal=True, refuri=f"{uri}#{anchor}", classes=list(classes))
 
 
-def claim_line(app, found: dict) -> nodes.container:
-    """The line under a cell that settles a claim: verdict, id, what was measured."""
+def claim_box(app, found: dict) -> nodes.container:
+    """The box under a cell that settles a claim: verdict, id, the sentence, what was measured."""
     name, verdict = found["id"], found["verdict"]
-    line = nodes.paragraph("", "", _badge(verdict), nodes.Text(" "))
-    line += _link(app, app.env.docname, LEDGER, f"ledger-{name}", name, "claim-id")
-    line += [nodes.Text(" "), _measured(found["line"])]
-    return nodes.container("", line, ids=[f"claim-{name}"], classes=["claim-line", f"is-{_slug(verdict)}"])
+    item = app.course_claims.get(name, {"sentence": "", "conditions": ""})
+    ledger = _link(app, app.env.docname, LEDGER, f"ledger-{name}", name, "claim-id")
+    box = nodes.container("", ids=[f"claim-{name}"], classes=["claim-line", f"is-{_slug(verdict)}"])
+    box += nodes.paragraph("", "", *_badge(verdict, found.get("only_if", "")), ledger, classes=["claim-head"])
+    box += nodes.paragraph("", _typeset(item["sentence"]), classes=["claim-sentence"])
+    box += nodes.paragraph("", found["line"], classes=["claim-result", "claim-measured"])
+    if verdict == "holds only if" and not found.get("only_if"):
+        box += nodes.paragraph("", _typeset(f"Condition: {item['conditions']}"), classes=["claim-note"])
+    return box
+
+
+def _typeset(text: str) -> str:
+    """Plain text with typographic apostrophes, as Sphinx sets them in running text."""
+    return text.replace("'", "’")
 
 
 class ClaimRole(SphinxRole):
-    """``{claim}`ID` ``: the id, linked to the cell that settles the claim."""
+    """``{claim}`ID` ``: the id, linked to the cell that settles the claim, else to what the ledger has to say."""
 
     def run(self):
         app, name = self.env.app, self.text
         if name not in app.course_claims:
             LOGGER.warning("claim %r is not in book/claims.yml", name, location=self.get_location())
-        settled = app.course_verdicts.get(name)
-        if settled is None:
             return [nodes.abbreviation("", name, explanation=UNCHECKED, classes=["claim-id"])], []
-        anchor = f"claim-{name}"
-        return [_link(app, self.env.docname, settled.page, anchor, name, "claim-id")], []
+        settled, verdict = app.course_verdicts.get(name), verdict_of(app, name)
+        if settled:
+            return [_link(app, self.env.docname, settled.page, f"claim-{name}", name, "claim-id")], []
+        if verdict in WITHOUT_CHECK.values():
+            return [_link(app, self.env.docname, LEDGER, f"ledger-{name}", name, "claim-id")], []
+        return [nodes.abbreviation("", name, explanation=verdict, classes=["claim-id"])], []
 
 
 class ClaimsLedger(SphinxDirective):
@@ -145,7 +170,7 @@ class ClaimsLedger(SphinxDirective):
     def run(self):
         app = self.env.app
         groups = self._groups(app.course_claims)
-        verdicts = [self._verdict(name) for name in app.course_claims]
+        verdicts = [verdict_of(app, name) for name in app.course_claims]
         return [_filter(Counter(verdicts)), *(self._section(*group) for group in groups.items())]
 
     def _groups(self, claims: dict) -> dict[str, list]:
@@ -157,10 +182,6 @@ class ClaimsLedger(SphinxDirective):
             groups[matching[0] if matching else other].append(item)
         return {title: items for title, items in groups.items() if items}
 
-    def _verdict(self, name: str) -> str:
-        settled = self.env.app.course_verdicts.get(name)
-        return settled.verdict if settled else UNCHECKED
-
     def _section(self, title: str, items: list) -> nodes.section:
         section = nodes.section("", nodes.title("", title), ids=[nodes.make_id(f"group {title}")])
         section["classes"] = ["claim-group"]
@@ -168,22 +189,29 @@ class ClaimsLedger(SphinxDirective):
         return section
 
     def _card(self, item: dict) -> nodes.container:
-        """One claim: sentence, verdict, what came out and where, conditions, sources."""
-        name, verdict = item["id"], self._verdict(item["id"])
-        settled = self.env.app.course_verdicts.get(name)
+        """One claim: verdict, sentence, what came out and where, or the works, conditions, sources."""
+        app, name = self.env.app, item["id"]
+        settled, verdict = app.course_verdicts.get(name), verdict_of(app, name)
         anchor = f"ledger-{name}"
-        head = nodes.paragraph("", "", _badge(verdict), nodes.Text(" "), classes=["claim-head"])
+        badge = _badge(verdict, settled.only_if if settled else "")
+        head = nodes.paragraph("", "", *badge, classes=["claim-head"])
         head += nodes.reference("", name, internal=True, refid=anchor, classes=["claim-id"])
         head += [nodes.Text(" "), nodes.abbreviation("", item["kind"], explanation=KINDS[item["kind"]])]
         card = nodes.container("", head, ids=[anchor], classes=["claim-card", f"is-{_slug(verdict)}"])
         card += self._markdown(item["sentence"], "claim-sentence")
+        works, others = sources.cited(item["source"]), sources.named(item["source"])
         if settled:
-            cell = _link(self.env.app, self.env.docname, settled.page, f"claim-{name}", "see the cell")
-            line = [_measured(settled.line), nodes.Text(" "), cell]
-            card += nodes.paragraph("", "", *line, classes=["claim-result"])
+            cell = _link(app, self.env.docname, settled.page, f"claim-{name}", "see the cell")
+            card += nodes.paragraph("", "", _measured(settled.line), nodes.Text(" "), cell, classes=["claim-result"])
+        if verdict == "reported":
+            card += self._markdown(f"Works: {works}", "claim-result")
+            works = ""
         if item["conditions"]:
-            card += self._markdown("*Conditions:* " + item["conditions"], "claim-note")
-        card += self._markdown("*Source:* " + ", ".join(map(_source, item["source"])), "claim-note")
+            label = "Setting and limits" if verdict == "reported" else "Conditions"
+            card += self._markdown(f"*{label}:* {item['conditions']}", "claim-note")
+        where = "; ".join(filter(None, (others, works)))
+        if where:
+            card += self._markdown(f"*Source:* {where}", "claim-note")
         return card
 
     def _markdown(self, text: str, name: str) -> nodes.paragraph:
@@ -191,22 +219,20 @@ class ClaimsLedger(SphinxDirective):
         return nodes.paragraph("", "", *children, *messages, classes=[name])
 
 
-def _source(key: str) -> str:
-    """A source as Markdown: an article's section stays as it is, a bibliography key is cited."""
-    is_article = re.match(r"\d{3}", key)
-    return key if is_article or key == "course" else f"{{cite:t}}`{key}`"
-
-
 def _filter(counts: Counter) -> nodes.raw:
-    """Radio buttons with the counts; the style sheet hides what is not chosen, without a script."""
+    """Radio buttons with the counts, and a box that covers; the style sheet does the hiding, without a script."""
     choices = [("all", "all", counts.total())]
-    choices += [(_slug(v), v, counts[v]) for v in (*VERDICTS, UNCHECKED)]
+    choices += [(_slug(v), v, counts[v]) for v in (*VERDICTS, *WITHOUT_CHECK.values(), UNCHECKED)]
     labels = "".join(
         f'<label class="is-{slug}"><input type="radio" name="verdict" value="{slug}"'
         f'{" checked" if slug == "all" else ""}> <span>{text} <b>{count}</b></span></label>'
         for slug, text, count in choices
     )
-    html = f'<fieldset class="claim-filter"><legend>Show claims by verdict</legend>{labels}</fieldset>'
+    html = (
+        f'<fieldset class="claim-filter"><legend>Show claims by verdict</legend>{labels}</fieldset>'
+        '<p class="claim-cover"><label><input type="checkbox"> '
+        "Cover the verdicts: read a sentence, decide, then choose its name to see what came out.</label></p>"
+    )
     return nodes.raw("", html, format="html")
 
 

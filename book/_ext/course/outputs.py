@@ -31,7 +31,7 @@ def _paired(doctree, notebook: dict) -> Iterator[tuple[dict, nodes.container]]:
 
 
 def _use_outputs(app, doctree):
-    """Copy alt texts to images and turn claims into lines with a verdict."""
+    """Copy alt texts to images and turn claims into boxes with sentence and verdict."""
     path = app.env.doc2path(app.env.docname)
     if not path.endswith(".ipynb"):
         return
@@ -39,7 +39,7 @@ def _use_outputs(app, doctree):
         notebook = json.load(file)
     for output, bundle in list(_paired(doctree, notebook)):
         if claims.MIME in output["data"]:
-            bundle.replace_self(claims.claim_line(app, output["data"][claims.MIME]))
+            bundle.replace_self(claims.claim_box(app, output["data"][claims.MIME]))
         alt = output.get("metadata", {}).get("normlab", {}).get("alt")
         for image in bundle.findall(nodes.image) if alt else ():
             image["alt"] = alt
