@@ -1,4 +1,4 @@
-# Two Knobs: `make book` builds the book, `make test` checks everything, `make help` lists the rest.
+# Two Knobs: `make book` builds the book, `make test` checks it, `make help` lists the rest.
 # Both do their own set-up in .venv and are cheap to run again. PYTHON chooses the interpreter.
 
 PYTHON ?= python3
@@ -22,11 +22,15 @@ SOURCES_SEEN := _build/.sources-seen
 SOURCES := _config.yml _toc.yml constraints.txt $(shell find book notebooks src tools -type f \
 	-not -path '*/__pycache__/*' -not -path '*/.ipynb_checkpoints/*' -not -path '*.egg-info/*' 2>/dev/null)
 
+# On all cores; whatever is left out fails the run.
+WHOLE_RUN := $(PY) -m pytest -rs --durations=10 -n auto --whole
+
 # What a run on another instruction set can change: the numbers, not the texts and the site.
 NUMERIC := --ignore=tests/site --ignore=tests/test_packaging.py --ignore=tests/test_standalone.py \
-	--ignore=tests/test_notebooks_clean.py --ignore=tests/test_prose_numbers.py --ignore=tests/test_claims_file.py
+	--ignore=tests/test_notebooks_clean.py --ignore=tests/test_prose_numbers.py --ignore=tests/test_claims_file.py \
+	--ignore=tests/test_guard.py
 
-.PHONY: help book serve test test-matrix lab notebooks record bench colab pins clean
+.PHONY: help book serve test test-all test-matrix lab notebooks record bench colab pins clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -41,8 +45,11 @@ book: $(BOOK_READY) $(SOURCES_SEEN)  ## build the book (installs what it needs, 
 	@echo "    file://$(CURDIR)/$(HTML)/index.html"
 	@echo "or serve it with: make serve"
 
-test: $(TEST_READY) book  ## run every check (installs torch and the rest)
-	$(PY) -m pytest -rs -n auto --dist loadfile
+test: $(TEST_READY) book  ## run every test and notebook, and one standalone copy (installs torch and the rest)
+	$(WHOLE_RUN)
+
+test-all: $(TEST_READY) book  ## the same, and every other standalone copy; what CI runs
+	$(WHOLE_RUN) --all-copies
 
 # --- more ---------------------------------------------------------------------------------------
 

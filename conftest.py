@@ -12,10 +12,16 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["guard", "whole_run", "spread"]  # from tests/
+
 os.environ["PYTHONHASHSEED"] = "0"  # for the kernels; this process has hashed its strings already
 os.environ["TQDM_DISABLE"] = "1"  # progress bars would land in compared outputs
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test-matrix` sets 2 as well
 os.environ.pop("NORMLAB_STRICT_SHOW", None)  # only tools/execute.py refuses values near a rounding border
+
+
+def pytest_addoption(parser):
+    parser.addoption("--all-copies", action="store_true", help="run every standalone copy, not only the shortest one")
 
 
 @pytest.fixture(scope="session")

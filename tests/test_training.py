@@ -409,6 +409,17 @@ def test_keyboard_interrupt_raised_by_a_callback():
     assert history.interrupted and len(history.loss) == 5
 
 
+@pytest.mark.parametrize("own", [signal.SIG_IGN, lambda number, frame: None], ids=["ignored", "handled otherwise"])
+def test_ctrl_c_means_what_the_program_wants_it_to_mean(own):
+    usual = signal.signal(signal.SIGINT, own)
+    try:
+        history = training.train(tiny(), press(3, times=2), 10, lr=1e-2, seed=0)
+        assert signal.getsignal(signal.SIGINT) is own
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert not history.interrupted and len(history.loss) == 10
+
+
 def test_ctrl_c_in_a_strict_block_ends_everything():
     with pytest.raises(KeyboardInterrupt), interrupt.strict():
         training.train(tiny(), press(3), 10, lr=1e-2, seed=0)

@@ -9,6 +9,7 @@ import yaml
 from bs4 import BeautifulSoup
 
 ROOT = Path(__file__).resolve().parents[2]
+GENERATED = re.compile(r"(__pycache__|\.ipynb_checkpoints|\.egg-info)/")
 
 
 def _documents(node) -> list[str]:
@@ -27,6 +28,19 @@ def _documents(node) -> list[str]:
 DOCUMENTS = _documents(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
 NOTEBOOKS = [name for name in DOCUMENTS if (ROOT / f"{name}.ipynb").exists()]
 PAGES = [f"{name}.html" for name in DOCUMENTS]
+
+
+def is_stale(root: Path) -> bool:
+    """Whether the book built in ``root`` is older than what it is built from, by the Makefile's list."""
+    sources = [root / name for name in ("_config.yml", "_toc.yml", "constraints.txt")]
+    for folder in ("book", "notebooks", "src", "tools"):
+        sources += [p for p in (root / folder).rglob("*") if not GENERATED.search(p.relative_to(root).as_posix())]
+    built = root / "_build" / "html"  # every build writes the standalone copies, but not every page
+    return _newest([built / "index.html", *built.glob("standalone/*")]) < _newest(sources)
+
+
+def _newest(paths) -> float:
+    return max((path.stat().st_mtime for path in paths if path.is_file()), default=0.0)
 
 
 def notebook(name: str) -> dict:
@@ -62,6 +76,22 @@ def prose(name: str) -> str:
     return re.sub(r"`[^`\n]+`", "", text)
 
 
+def stray_dollars(page: BeautifulSoup) -> list[str]:
+    """Texts and alt texts of a built page with a dollar sign that a reader sees outside of code: a raw formula."""
+    texts = [
+        str(text)
+        for text in page.body.find_all(string=re.compile(r"\$"))
+        if not text.find_parent(["code", "pre", "script", "style"]) and not text.find_parent(class_="katex")
+    ]
+    return texts + [image["alt"] for image in page.body.find_all(alt=re.compile(r"\$"))]
+
+
 @cache
 def parsed(path: Path) -> BeautifulSoup:
     return BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser")
+
+
+@cache
+def identifiers(path: Path) -> set[str]:
+    """The ids of a page, to which a link may lead."""
+    return {tag["id"] for tag in parsed(path).find_all(id=True)}

@@ -36,12 +36,14 @@ def claim_output(name: str, verdict: str = "holds") -> dict:
     return {"output_type": "display_data", "metadata": {}, "data": data}
 
 
-def make_book(root: Path, text: str = "Text.", outputs: list[dict] = (), copies: str = COPIES) -> Path:
-    """A book of an introduction with ``text``, a ledger, and a notebook with ``outputs``."""
+def make_book(
+    root: Path, text: str = "Text.", outputs: list[dict] = (), copies: str = COPIES, chapter: str = "Text."
+) -> Path:
+    """A book of an introduction with ``text``, a ledger, and a notebook with the text ``chapter`` and ``outputs``."""
     for folder in ("_ext", "_static", "_templates"):
         shutil.copytree(ROOT / "book" / folder, root / "book" / folder, ignore=shutil.ignore_patterns("__pycache__"))
     cell = {"cell_type": "code", "id": "a", "execution_count": 1, "metadata": {}, "source": "1", "outputs": list(outputs)}
-    title = {"cell_type": "markdown", "id": "t", "metadata": {}, "source": "# Small"}
+    title = {"cell_type": "markdown", "id": "t", "metadata": {}, "source": f"# Small\n\n{chapter}"}
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     notebook = {"cells": [title, cell], "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}
     shutil.copy(ROOT / "_config.yml", root / "_config.yml")

@@ -1,12 +1,30 @@
 """The built pages as files: links, anchors, alt texts, headings, downloads."""
 
+import os
 import re
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
-from pages import DOCUMENTS, NOTEBOOKS, alt_texts, notebook, parsed
+from bs4 import BeautifulSoup
+from pages import DOCUMENTS, NOTEBOOKS, alt_texts, identifiers, is_stale, notebook, parsed, stray_dollars
+
+
+def test_a_change_of_any_source_makes_the_book_stale(tmp_path):
+    sources = ["_config.yml", "_toc.yml", "constraints.txt"]
+    sources += ["book/_ext/course/a.py", "notebooks/a.ipynb", "src/normlab/records/a.json", "tools/a.py"]
+    others = ["tests/test_a.py", "src/normlab/__pycache__/a.pyc", "src/normlab.egg-info/PKG-INFO"]
+    built = ["_build/html/index.html", "_build/html/standalone/a.ipynb"]
+    for name in sources + others + built:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (0, 1000 + 1000 * (name in built)))
+    for name in sources + others:
+        os.utime(tmp_path / name, (0, 3000))
+        assert is_stale(tmp_path) == (name in sources), name
+        os.utime(tmp_path / name, (0, 1000))
 
 
 def pages(html: Path) -> list[Path]:
@@ -29,7 +47,7 @@ def test_every_link_and_anchor_resolves(html):
             if not target.is_file():
                 dead.append(where)
             elif address.fragment and target.suffix == ".html":
-                if not parsed(target).find(id=unquote(address.fragment)):
+                if unquote(address.fragment) not in identifiers(target):
                     dead.append(where)
     assert not dead
 
@@ -68,6 +86,18 @@ def test_alt_texts_are_those_of_the_notebook(html, name):
     shown = [image["alt"] for image in article(html, name).select("div.cell_output img")]
     assert shown == alt_texts(name)
     assert shown, "a chapter without a figure"
+
+
+def test_no_page_shows_a_dollar_sign(html):
+    """What the build cannot see: the tables and claims that cells show, titles in the margin."""
+    assert {page.name: found for page in pages(html) if (found := stray_dollars(parsed(page)))} == {}
+
+
+def test_stray_dollars_are_found():
+    shown = "<p>$x$</p> <table><td>$ 5</td></table> <img alt='from $y$'>"
+    hidden = "<code>$x$</code> <pre>$x$</pre> <script>$(x)</script> <span class='katex'><i>$</i></span>"
+    page = BeautifulSoup(f"<head><title>$</title></head><body>{shown} {hidden}</body>", "html.parser")
+    assert stray_dollars(page) == ["$x$", "$ 5", "from $y$"]
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

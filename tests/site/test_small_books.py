@@ -1,5 +1,6 @@
 """Throw-away books: a sound one builds, a planted fault fails the build with a message that names it."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -59,6 +60,28 @@ def test_faults_in_pages_fail_the_build(tmp_path):
     assert "WARNING: claim 'nobody' is not in book/claims.yml" in said
     assert "WARNING: claim 'stranger' is not in book/claims.yml" in said
     assert "WARNING: claim 'first' is already settled" in said
+
+
+GLUED = [
+    "text $$x_1$$ text", "text $$x_2$$", "$$x_3$$ text", "$$x_4$$ (eq-x) text", "text\n$$\nx_5\n$$", "- item\n  $$x_6$$",
+    "> text\n> $$x_7$$", ":::{note}\ntext $$x_8$$\n:::", "## Heading $$x_9$$", "**$$x_10$$**", "an open $x_11",
+    "$5, say x_12", r"costs \$5, say x_13", "from $5 to $6, say x_14", "a loose $ x_15 $ formula",
+]  # fmt: skip
+SOUND = [
+    "text\n\n$$\ny_1\n$$\n\ntext", "text\n\n$$\ny_2\n$$ (eq-y)\n\ntext", "$$y_3$$", "- item\n\n  $$y_4$$", "$y_5$, **$y_6$**",
+    "`$y_7$`", "```\n$$y_8$$\n```", ":::{note}\n$$y_9$$\n:::", "text\n\\begin{align}y_10\\end{align}",
+]  # fmt: skip
+
+
+def test_formulas_that_are_none_fail_the_build(tmp_path):
+    make_book(tmp_path, "\n\n".join(SOUND + GLUED), chapter=f"{SOUND[0]}\n\ntext $$x_16$$")
+    code, said = build(tmp_path)
+    assert code != 0
+    told = [line for line in said.splitlines() if "WARNING: dollar sign in the text" in line]
+    for number in range(1, 16):
+        assert len([line for line in told if "intro.md:" in line and re.search(rf"x_{number}\b", line)]) == 1, number
+    assert len([line for line in told if "01_small.ipynb:" in line and "x_16" in line]) == 1
+    assert len(told) == 16 and "y_" not in "".join(told)
 
 
 def test_a_failing_copy_fails_the_build(tmp_path):

@@ -3,7 +3,8 @@
 The package sphinxcontrib-katex carries KaTeX itself; its own renderer would print a formula that
 KaTeX cannot parse in red and go on, and now and then loses a race when it connects to its server.
 Ours talks to one node process through a pipe, and reports such a formula as a warning at its place,
-which fails the strict build. Style sheet and fonts are vendored in `book/_static`.
+which fails the strict build; so does a dollar sign that belongs to no formula. Style sheet and fonts
+are vendored in `book/_static`.
 """
 
 import json
@@ -18,6 +19,7 @@ from sphinx.util import logging
 from sphinxcontrib import katex
 
 LOGGER = logging.getLogger(__name__)
+VERBATIM = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw, nodes.comment)
 STYLE = "vendor/katex/katex.min.css"
 SCRIPT = Path(katex.__file__).with_name("katex.min.js")
 # One request and one answer a line. `strict` makes an error of what LaTeX would not accept.
@@ -114,6 +116,27 @@ def _number(self, node) -> str:
     return node["number"]
 
 
+def _report_dollars(app, doctree):
+    """A dollar sign in the text is a formula that MyST did not take for one, such as a display glued to a line.
+
+    Where two prices stand in one paragraph it took the words between them for one, with a space at an end.
+    """
+    places = [text.parent for text in doctree.findall(nodes.Text) if "$" in text and not _is_within(text, VERBATIM)]
+    places += [math.parent for math in doctree.findall(nodes.math) if math.astext() != math.astext().strip()]
+    for place in dict.fromkeys(places):
+        LOGGER.warning(
+            "dollar sign in the text %r: $$ needs a blank line (or the end of the block) before and after it, "
+            "$ no space inside, and a price is written in words",
+            place.astext()[:80], location=place,
+        )  # fmt: skip
+
+
+def _is_within(node, kinds) -> bool:
+    while node is not None and not isinstance(node, kinds):
+        node = node.parent
+    return node is not None
+
+
 def _add_style(app, pagename, templatename, context, doctree):
     """The style sheet, on pages with formulas only."""
     if doctree is not None and app.env.get_domain("math").has_equations(pagename):
@@ -126,4 +149,5 @@ def setup(app):
     app.add_html_math_renderer(
         "katex_prerendered", inline_renderers=(_visit_inline, None), block_renderers=(_visit_display, None)
     )
+    app.connect("doctree-read", _report_dollars)
     app.connect("html-page-context", _add_style)

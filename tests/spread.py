@@ -1,0 +1,41 @@
+"""Loaded by conftest.py: how ``pytest -n`` spreads tests over workers, file by file and the heaviest files first.
+
+The cells of a notebook share a kernel and the tests of a file their fixtures, so that a file stays on one worker. A
+worker that begins a long file last would keep the others waiting.
+"""
+
+from pathlib import Path
+
+from xdist.scheduler import LoadScopeScheduling
+
+# The longest files in order, after the notebooks; what else there is takes a few seconds a file.
+HEAVY = ["tests/test_types.py"]
+# Tests as long as a whole file, which share nothing with the rest of theirs.
+APART = ["tests/test_standalone.py::test_runs_elsewhere"]
+
+
+class ByFile(LoadScopeScheduling):
+    """Hands out files as they were collected, and the tests of `APART` one by one."""
+
+    def _split_scope(self, nodeid):
+        return nodeid if nodeid.startswith(tuple(APART)) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config, log):
+    if config.getvalue("dist") == "load":  # what -n means by default
+        config.option.loadscopereorder = False  # not by their number of tests
+        return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(config, items):
+    if hasattr(config, "workerinput"):
+        items.sort(key=_rank)
+
+
+def _rank(item):
+    file = item.nodeid.partition("::")[0]
+    if file.endswith(".ipynb"):
+        return 0, -Path(item.path).stat().st_size
+    if item.nodeid.startswith(tuple(APART)):
+        return 1, 0
+    return 2, HEAVY.index(file) if file in HEAVY else len(HEAVY)
