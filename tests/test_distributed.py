@@ -69,6 +69,26 @@ def other_world():
     except ValueError as error:
         return str(error)
 
+def no_place():
+    try:
+        train(fresh(), lines, checkpoint=f"{folder}/script.py/run.pt")
+    except OSError as error:
+        return str(error)
+
+def disk_full_for_the_first_process():
+    calls, fsync = iter(range(100)), os.fsync
+    def full(descriptor):
+        if next(calls) > 0 and rank != "1":
+            raise OSError(28, "No space left on device")
+        fsync(descriptor)
+    os.fsync = full
+    try:
+        train(fresh(), lines, checkpoint=f"{folder}/full.pt", save_every=5)
+    except training.NotSavedError as error:
+        return [str(error), len(error.history.loss)]
+    finally:
+        os.fsync = fsync
+
 def ctrl_c_in_one_process():
     def press(step, history):
         if step == 3 and rank in ("alone", "1"):
@@ -95,7 +115,8 @@ def one_row():
     except ValueError as error:
         return str(error)
 
-cases = [fifty_steps, targets_on_one_side, resumed, other_world, ctrl_c_in_one_process, nan_in_the_last_rows, one_row]
+cases = [fifty_steps, targets_on_one_side, resumed, other_world, no_place, disk_full_for_the_first_process]
+cases += [ctrl_c_in_one_process, nan_in_the_last_rows, one_row]
 with open(f"{folder}/{rank}.json", "w") as file:
     json.dump({case.__name__: case() for case in cases}, file)
 """
@@ -152,6 +173,16 @@ def test_a_checkpoint_of_fewer_processes_is_refused(reports):
     alone, first, second = (report["other_world"] for report in reports)
     assert alone is None
     assert "processes: 1 there, 2 here" in first and first == second
+
+
+def test_a_place_that_only_the_first_process_tries_is_refused_by_all(reports):
+    alone, first, second = (report["no_place"] for report in reports)
+    assert "script.py is not a folder" in alone and alone == first == second
+
+
+def test_a_save_that_fails_in_the_first_process_fails_in_all(reports):
+    alone, first, second = (report["disk_full_for_the_first_process"] for report in reports)
+    assert "full.pt: No space left on device" in alone[0] and alone[1] == 10 and alone == first == second
 
 
 def test_ctrl_c_in_one_process_stops_all_after_the_same_step(reports):

@@ -4,6 +4,7 @@ A step of it is in :mod:`normlab.training.run`; schedules and parameter groups a
 """
 
 import multiprocessing
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,12 +15,13 @@ from tqdm import tqdm
 from normlab.optimizers import OptimizerKind, Schedule, learning_rate, parameter_groups
 from normlab.training import interrupt
 from normlab.training.losses import next_token_loss, summed_loss
-from normlab.training.run import Batches, History, NonFiniteError, Precision, Run, Settings
+from normlab.training.run import Batches, History, NonFiniteError, NotSavedError, Precision, Run, Settings
 
 __all__ = [
     "Batches",
     "History",
     "NonFiniteError",
+    "NotSavedError",
     "OptimizerKind",
     "Precision",
     "Schedule",
@@ -77,11 +79,15 @@ def train(
         checkpoint: file to write every ``save_every`` steps, at the end and after Ctrl-C. If it exists, the run
             goes on from there; on a CPU with the same number of threads its results are then the same to the last
             bit as without a break. If ``batches`` has a state beside the generator, it needs the methods
-            ``state_dict`` and ``load_state_dict``.
+            ``state_dict`` and ``load_state_dict``. A save that fails on the way is told in a warning: the file
+            of before stays whole, and the run goes on.
 
     Raises:
         ValueError: a setting out of range, a precision that the device lacks, a batch without any target that
-            counts, or a checkpoint of a run with other settings, another model or other data.
+            counts, or a checkpoint that is damaged, of another version, of a run with other settings, another
+            model or other data.
+        NotWrittenError: an OSError; there is no room or no right to write a checkpoint. Noticed before the first step.
+        NotSavedError: a NotWrittenError; the last save failed. The model is trained, the error has the ``history``.
         NonFiniteError: a FloatingPointError; the loss or a gradient became NaN or infinite. Names the step, and the
             module where it first appeared. The model is left as it was before that step.
     """
@@ -90,10 +96,12 @@ def train(
         raise ValueError(f"save_every must be at least 1, got {save_every}")
     run = Run(model, batches, settings)
     path = None if checkpoint is None else Path(checkpoint)
-    if path is not None and path.exists():
+    if path is not None and os.path.exists(path):
         run.load(path)
     history = run.history
     first = len(history.loss)
+    if path is not None and first < steps:
+        run.check_place(path)
     # Bars of several processes would be written over each other.
     shown = progress and run.world.rank == 0 and multiprocessing.parent_process() is None
     bar = tqdm(
@@ -107,11 +115,11 @@ def train(
                     each_step(step, history)
                 if step % 20 == 0:
                     bar.set_postfix(loss=f"{history.loss[-1]:.3f}")
-                stop = run.world.any(pressed())
-                if path is not None and (stop or (step + 1) % save_every == 0 or step + 1 == steps):
-                    run.save(path)
+                stop, last = run.world.any(pressed()), step + 1 == steps
+                history.interrupted = stop and not last
+                if path is not None and (stop or last or (step + 1) % save_every == 0):
+                    run.save(path, last=stop or last)
                 if stop:
-                    history.interrupted = step + 1 < steps
                     break
         except KeyboardInterrupt:  # from batches, from each_step, or a second Ctrl-C
             if interrupt.is_strict():

@@ -43,16 +43,11 @@ class World:
         return flag if self.size == 1 else self.sum(torch.tensor(float(flag), device=self.device)).item() > 0
 
     def gather(self, value: object) -> list:
-        """The ``value`` of every process, by rank."""
+        """The ``value`` of every process, by rank; returns once all processes have come here."""
         values = [value] * self.size
         if self.size > 1:
             dist.all_gather_object(values, value)
         return values
-
-    def wait(self) -> None:
-        """Return once all processes have come here."""
-        if self.size > 1:
-            dist.barrier()
 
 
 def join(device: torch.device) -> World:

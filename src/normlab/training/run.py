@@ -1,16 +1,19 @@
-"""One training run: its settings, what it leaves behind, and a step of it. The loop is :func:`normlab.training.train`."""
+"""One training run: its settings, its steps, what it leaves behind. The loop is :func:`normlab.training.train`."""
 
 import copy
 import math
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from normlab import files
 from normlab.device import supports_autocast
 from normlab.optimizers import OptimizerKind, Schedule, learning_rate, make_optimizer
 from normlab.training import checkpoint, distributed, nonfinite
@@ -48,6 +51,10 @@ class Settings:
     precision: Precision | str = Precision.FULL
 
     def __post_init__(self):
+        # Numbers of numpy or torch become Python's: a checkpoint with others in it could be written but not read.
+        for name in ("steps", "lr", "seed", "warmup", "floor", "clip", "weight_decay"):
+            object.__setattr__(self, name, _plain(getattr(self, name)))
+        object.__setattr__(self, "betas", tuple(_plain(beta) for beta in self.betas))
         if self.steps < 1:
             raise ValueError(f"steps must be at least 1, got {self.steps}")
         for name in ("lr", "clip"):
@@ -88,6 +95,12 @@ class NonFiniteError(FloatingPointError):
     def __init__(self, message: str, history: History):
         super().__init__(message)
         self.history = history
+
+
+class NotSavedError(files.NotWrittenError):
+    """The last checkpoint of a run could not be written; the model is trained, ``history`` holds its steps."""
+
+    history: History
 
 
 class Run:
@@ -187,8 +200,15 @@ class Run:
         own = self.batches.state_dict() if hasattr(self.batches, "state_dict") else {}
         return {"generator": self.generator.get_state(), "batches": copy.deepcopy(own)}
 
-    def save(self, path: Path) -> None:
-        """Write everything; of several processes the first one writes."""
+    def check_place(self, path: Path) -> None:
+        """Refuse a place that cannot be written, or batches whose state could not be read again."""
+        checkpoint.check_readable("what batches.state_dict() returns", self.data_state()["batches"])
+        copies = 3 if self.settings.optimizer is OptimizerKind.ADAMW else 1  # two moments for each weight
+        size = sum(p.nbytes * (copies if p.requires_grad else 1) for p in self.module.parameters())
+        self.in_first(lambda: files.check_writable(path, size))
+
+    def save(self, path: Path, last: bool) -> None:
+        """Write everything. If that fails the run may go on and try again later, but not from its ``last`` save."""
         state = {
             "settings": self.identity(),
             "history": {k: v for k, v in asdict(self.history).items() if k != "interrupted"},
@@ -199,29 +219,56 @@ class Run:
             "drawn": checkpoint.digest(self.drawn),
             "random": self.world.gather(checkpoint.random_state(self.device)),
         }
+        try:
+            self.in_first(lambda: checkpoint.save(path, state))
+        except files.NotWrittenError as problem:
+            if last:
+                error = NotSavedError(problem.errno, problem.strerror, problem.filename)
+                error.history = self.history
+                raise error from problem
+            if self.world.rank == 0:
+                done = len(self.history.loss)
+                warnings.warn(f"{problem}. The run goes on after step {done}, the next save tries again", stacklevel=3)
+
+    def in_first(self, write: Callable[[], None]) -> None:
+        """Let the first process write; the others wait for it, and fail where it fails."""
+        problem = None
         if self.world.rank == 0:
-            checkpoint.save(path, state)
-        self.world.wait()
+            try:
+                write()
+            except files.NotWrittenError as error:
+                problem = error
+        problem = self.world.gather(problem)[0]
+        if problem is not None:
+            raise problem
 
     def load(self, path: Path) -> None:
         """Go on from where :meth:`save` was called."""
         state = checkpoint.load(path, self.identity())
+        try:
+            history = History(**state["history"])
+            generator, batches = (state["before_draw"][name] for name in ("generator", "batches"))
+        except (KeyError, TypeError) as problem:
+            raise checkpoint.unusable(path, f"it is of another version of normlab: {problem}") from None
         # The last batch is drawn once more: this leaves the generator where it was, and shows whether it is the same
         # data.
-        self.generator.set_state(state["before_draw"]["generator"])
+        self.generator.set_state(generator)
         if hasattr(self.batches, "load_state_dict"):
-            self.batches.load_state_dict(state["before_draw"]["batches"])
+            self.batches.load_state_dict(batches)
         self.draw()
         if checkpoint.digest(self.drawn) != state["drawn"]:
             raise ValueError(
-                f"{path} belongs to a run on other data: batch {len(state['history']['loss']) - 1} drawn again is "
-                "another one"
+                f"{path} belongs to a run on other data: batch {len(history.loss) - 1} drawn again is another one"
             )
         self.module.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
-        self.history = History(**state["history"])
+        self.history = history
         checkpoint.restore_random_state(state["random"][self.world.rank], self.device)
+
+
+def _plain(number: Any) -> Any:
+    return number.item() if hasattr(number, "item") else number
 
 
 def _autocast(precision: Precision, parameter: Tensor) -> Callable[[], AbstractContextManager]:
