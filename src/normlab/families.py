@@ -74,9 +74,9 @@ def from_transformers(model: nn.Module) -> Transformer:
     ours.load_state_dict(weights, assign=True)
     if config.tied_head:
         ours.head.weight = ours.token_embedding.weight
-    for name, module in ours.named_children():
-        if isinstance(module, nn.Embedding):
-            module.padding_idx = model.get_submodule(family.names[name]).padding_idx  # that row gets no gradient
+    for name, table in ours.named_children():
+        if isinstance(table, nn.Embedding):
+            table.padding_idx = getattr(model.get_submodule(family.names[name]), "padding_idx", None)
     return ours
 
 
