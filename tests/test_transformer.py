@@ -591,3 +591,5 @@ def test_an_argument_that_a_model_has_no_use_for_is_refused():
         small()(ids(2, 5), segment_ids=torch.zeros_like(ids(2, 5)))
     with pytest.raises(ValueError, match="position_ids were given to a model without positions"):
         small(positions="none")(ids(2, 5), position_ids=torch.arange(5))
+    with pytest.raises(ValueError, match="without positions .*'rope', config.sublayers=\\('mlp',\\)"):
+        small(**ROPE, sublayers=("mlp",))(ids(2, 5), position_ids=torch.arange(5))

@@ -95,7 +95,7 @@ def grouped(x: Tensor, groups: int) -> Tensor:
     return x.unflatten(-1, (groups, x.shape[-1] // groups))
 
 
-# --- checks of arguments --------------------------------------------------------------------------------------------
+# --- checks of arguments: TypeError for what is no such thing, ValueError for what is out of range ------------------
 
 
 def check(x: Tensor, eps: float, **parameters: Tensor | None) -> None:
@@ -117,6 +117,7 @@ def check(x: Tensor, eps: float, **parameters: Tensor | None) -> None:
 
 
 def check_tensor(name: str, value: Tensor) -> None:
+    """A tensor of floats in which torch can compute."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
     if value.dtype not in FLOAT_TYPES:
@@ -126,6 +127,7 @@ def check_tensor(name: str, value: Tensor) -> None:
 
 
 def check_scalar(name: str, value: Tensor | None) -> None:
+    """None, or a tensor of shape []."""
     if value is None:
         return
     check_tensor(name, value)
@@ -134,6 +136,7 @@ def check_scalar(name: str, value: Tensor | None) -> None:
 
 
 def check_eps(eps: float) -> None:
+    """A finite number, 0 or above."""
     check_number("eps", eps)
     if eps < 0:
         raise ValueError(f"eps must be finite and not negative, got {eps}")

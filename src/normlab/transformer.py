@@ -254,8 +254,12 @@ def _check_call(
         raise ValueError("segment_ids were given to a model without segments (config.segments=0)")
     if segment_ids is not None and segment_ids.shape != ids.shape:
         raise ValueError(f"segment_ids must have the shape of ids {tuple(ids.shape)}, got {tuple(segment_ids.shape)}")
-    if position_ids is not None and config.positions is Positions.NONE:
-        raise ValueError("position_ids were given to a model without positions (config.positions='none')")
+    turns = config.positions is Positions.ROPE and "attention" in config.sublayers
+    if position_ids is not None and not (turns or config.positions is Positions.LEARNED):
+        raise ValueError(
+            "position_ids were given to a model without positions "
+            f"(config.positions={config.positions.value!r}, config.sublayers={config.sublayers})"
+        )
     if position_ids is not None and position_ids.shape not in (ids.shape, ids.shape[1:]):
         raise ValueError(
             f"position_ids must have shape {tuple(ids.shape)} or ({ids.shape[1]},), got {tuple(position_ids.shape)}"
