@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from wrong_masks import WRONG_MASKS
 
 from normlab.attention import QKNorm, Rotary, SelfAttention, visibility
 from normlab.norms import make_norm
@@ -230,6 +231,66 @@ def test_padding_changes_neither_outputs_nor_gradients(options, side):
         torch.testing.assert_close(run(pads, content), alone, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_not_even_nan_in_the_padding(name, side, bad):
+    """Outputs and gradients of real tokens and of the weights are those without padding; padded places get none."""
+    options = {"head_dim": 2, **OPTIONS[name]} if "rotary" in OPTIONS[name] else OPTIONS[name]
+    a, real, weight = attention(**options), randn(1, 5, WIDTH), randn(1, 5, WIDTH, seed=9)
+
+    def run(pads):
+        mask = torch.tensor([[0] * pads + [1] * 5 if side == "left" else [1] * 5 + [0] * pads]).bool()
+        x = torch.full((1, 5 + pads, WIDTH), bad, dtype=real.dtype)
+        x[mask] = real[0]
+        x.requires_grad_()
+        a.zero_grad()
+        y = a(x, mask, (mask.cumsum(1) - 1).clamp(min=0))
+        assert y.isfinite().all()
+        (y[mask] * weight[0]).sum().backward()
+        assert torch.equal(x.grad[~mask], torch.zeros(pads, WIDTH, dtype=real.dtype))
+        return [y[mask], x.grad[mask], *(p.grad.clone() for p in a.parameters())]
+
+    torch.testing.assert_close(run(3), run(0), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-6])
+@pytest.mark.parametrize("kind", ["layernorm", "rmsnorm"])
+def test_a_norm_without_eps_takes_what_stands_at_padded_places(kind, eps):
+    a = attention(qk_norm="per_head", make_norm=lambda n: make_norm(kind, n, eps=eps))
+    x, mask = torch.full((2, 5, WIDTH), math.nan, dtype=torch.float64), torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 0]])
+    x[mask.bool()] = randn(7, WIDTH)
+    y = a(x.requires_grad_(), mask)
+    assert y.isfinite().all()
+    y[mask.bool()].square().sum().backward()
+    assert x.grad.isfinite().all() and all(p.grad.isfinite().all() for p in a.parameters())
+
+
+@pytest.mark.parametrize("name", WRONG_MASKS)
+def test_a_mask_that_is_none_is_refused(name):
+    mask, error, words = WRONG_MASKS[name]
+    a, x = attention(), randn(2, 5, WIDTH)
+    for call in (a, a.heads_of, a.logits, attention(softcap=1.0), attention(window=2), attention(causal=False)):
+        with pytest.raises(error, match=f"attention_mask must .*{words}"):
+            call(x, mask)
+    if name != "one for all sequences":  # visibility does not know how many there are
+        with pytest.raises(error, match=f"attention_mask must .*{words}"):
+            visibility(5, attention_mask=mask)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float64])
+def test_a_mask_may_have_any_dtype(dtype):
+    mask, x = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 0]]), randn(2, 5, WIDTH)
+    assert torch.equal(attention()(x, mask.to(dtype)), attention()(x, mask.bool()))
+    assert torch.equal(visibility(5, attention_mask=mask.to(dtype)), visibility(5, attention_mask=mask.bool()))
+
+
+def test_masks_work_where_their_values_cannot_be_read():
+    a, x, mask = attention(softcap=2.0), randn(3, 5, WIDTH), torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 0], [1] * 5])
+    torch.testing.assert_close(torch.func.vmap(lambda x, m: a(x[None], m[None])[0])(x, mask), a(x, mask))
+    assert a.to("meta")(x.to("meta"), mask.to("meta")).shape == x.shape
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"causal": False}, {"window": 2}, {"bias": True}])
 def test_a_row_that_sees_nothing_is_zero_with_finite_gradients(options, training):
@@ -381,9 +442,15 @@ def test_bad_arguments_are_named():
         ({"heads": 5}, "width=12, heads=5"),
         ({"kv_heads": 3}, "heads=4, kv_heads=3"),
         ({"kv_heads": 0}, "kv_heads=0"),
-        ({"head_dim": 0}, "head_dim must be above 0, got 0"),
-        ({"window": 0}, "window must be above 0, got 0"),
-        ({"softcap": -1.0}, "softcap must be above 0, got -1.0"),
+        ({"heads": 0}, "heads must be at least 1, got 0"),
+        ({"head_dim": 0}, "head_dim must be at least 1, got 0"),
+        ({"window": 0}, "window must be at least 1, got 0"),
+        ({"softcap": -1.0}, "softcap must be finite and above 0, got -1.0"),
+        ({"softcap": 0.0}, "softcap must be finite and above 0, got 0.0"),
+        ({"softcap": math.inf}, "softcap must be finite and above 0, got inf"),
+        ({"softcap": math.nan}, "softcap must be finite and above 0, got nan"),
+        ({"scale": math.inf}, "scale must be finite, got inf"),
+        ({"scale": math.nan}, "scale must be finite, got nan"),
         ({"rotary": Rotary(4)}, "must not exceed head_dim=3, got 4"),
         ({"qk_norm": "both"}, "both"),
     ):
@@ -392,5 +459,21 @@ def test_bad_arguments_are_named():
     for features in (0, 3, -2):
         with pytest.raises(ValueError, match=f"even and at least 2, got {features}"):
             Rotary(features)
-    with pytest.raises(ValueError, match="base must be above 0, got 0"):
-        Rotary(2, 0)
+    for base in (0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match=f"rotary base must be finite and above 0, got {base}"):
+            Rotary(2, base)
+    for options, words in (
+        ({"heads": 4.0}, "heads must be an integer, got 4.0"),
+        ({"window": 2.5}, "window must be an integer, got 2.5"),
+        ({"softcap": "50"}, "softcap must be a number, got '50'"),
+        ({"scale": torch.ones(())}, "scale must be a number, got a Tensor"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            SelfAttention(WIDTH, **{"heads": 4, **options})
+
+
+def test_a_sequence_without_a_batch_axis_is_refused():
+    """With one head, [T, d] would otherwise give something of shape [T, 1, d]."""
+    for shape in ((5, WIDTH), (1, 2, 5, WIDTH)):
+        with pytest.raises(ValueError, match=rf"x must have shape \[B, T, d\], got \({shape[0]}, "):
+            attention(heads=1)(randn(*shape))

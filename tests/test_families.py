@@ -254,6 +254,37 @@ def test_gradients(family):
     assert share(ours.token_embedding.weight.grad, theirs.get_input_embeddings().weight.grad) <= 1e-5
 
 
+def padding_rows(model):
+    """Module -> the row that it keeps as it is."""
+    tables = {name: m for name, m in model.named_modules() if isinstance(m, nn.Embedding)}
+    return {name: table.padding_idx for name, table in tables.items() if table.padding_idx is not None}
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_row_of_the_padding_token_gets_the_gradient_of_the_original(family, tied):
+    """None from the embedding where the original has a padding_idx, whatever the mask; some from a tied head."""
+    theirs = original(family, tie_word_embeddings=tied)
+    ours = families.from_transformers(theirs)
+    own = padding_rows(theirs)
+    assert len(own) == (0 if family in ("GPT2LMHeadModel", "GPTNeoXForCausalLM") else 1)
+    assert padding_rows(ours) == dict.fromkeys(["token_embedding"] * len(own), 0)
+    ids, _, positions = batch("none")
+    ids[:, 5:8] = 0
+    for inputs in ({}, {"attention_mask": (ids != 0).long()}):
+        for model, arguments in ((theirs, {"input_ids": ids}), (ours, {"ids": ids})):
+            model.zero_grad()
+            logits = model(**arguments, **inputs, position_ids=positions)
+            logits = getattr(logits, "logits", logits)
+            logits[ids != 0].square().sum().backward()
+        gradient, expected = ours.token_embedding.weight.grad, theirs.get_input_embeddings().weight.grad
+        assert share(gradient, expected) <= 1e-5
+        if own and not tied:
+            assert not gradient[0].any()
+        elif not own and not inputs:
+            assert gradient[0].abs().max() > 1e-3 * gradient.abs().max()
+
+
 # --- the harness would notice --------------------------------------------------------------------------------------
 
 
@@ -376,6 +407,29 @@ def test_transformers_4_is_named():
     theirs = original("LlamaForCausalLM")
     del theirs.config.rope_parameters
     with pytest.raises(ValueError, match="transformers 4; 5 or newer is needed"):
+        families.from_transformers(theirs)
+
+
+@pytest.mark.parametrize("family", ["Qwen3ForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM"])
+def test_a_layer_type_that_ours_lacks_is_named(family):
+    theirs = original(family)
+    theirs.config.layer_types = ["full_attention", "chunked_attention", "full_attention"]
+    with pytest.raises(ValueError, match="unknown layer type 'chunked_attention'; known: full_attention, sliding_att"):
+        families.from_transformers(theirs)
+
+
+@pytest.mark.parametrize(
+    "family, rope, words",
+    [
+        ("LlamaForCausalLM", {"rope_type": "default"}, "must have a rope_theta, got {'rope_type': 'default'}"),
+        ("GPTNeoXForCausalLM", {"rope_theta": 1e4}, "rope_type must be 'default', got None"),
+        ("Gemma3ForCausalLM", {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}, "got None"),
+    ],
+)
+def test_a_rotation_that_is_not_described_is_named(family, rope, words):
+    theirs = original(family)
+    theirs.config.rope_parameters = rope
+    with pytest.raises(ValueError, match=words):
         families.from_transformers(theirs)
 
 

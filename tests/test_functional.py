@@ -1,5 +1,8 @@
 """The formulas against torch, float64 and longdouble, closed forms, and the inputs that break implementations."""
 
+import functools
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -195,9 +198,17 @@ def test_the_result_has_the_dtype_of_x(x_dtype, w_dtype):
         (lambda n: n(torch.ones(3, 4, dtype=torch.complex64)), TypeError, "complex64"),
         (lambda n: n(np.ones((3, 4))), TypeError, "ndarray"),
         (lambda n: n([1.0, 2.0]), TypeError, "list"),
+        (lambda n: n(torch.ones(3, 4).to(torch.float8_e4m3fn)), TypeError, "x must .*float64.*got torch.float8_e4m3fn"),
+        (lambda n: n(torch.ones(3, 4), torch.ones(4).to(torch.float8_e5m2)), TypeError, "weight .*float8_e5m2"),
+        (lambda n: n(torch.ones(3, 4), [1.0] * 4), TypeError, "weight .*list"),
+        (lambda n: n(torch.ones(3, 4), torch.ones(4, dtype=torch.complex64)), TypeError, "weight .*complex64"),
         (lambda n: n(torch.tensor(3.0)), ValueError, r"last axis of features.*\(\)"),
         (lambda n: n(torch.ones(3, 4), eps=-1e-5), ValueError, "eps"),
-        (lambda n: n(torch.ones(3, 4), eps=float("nan")), ValueError, "eps"),
+        (lambda n: n(torch.ones(3, 4), eps=float("nan")), ValueError, "eps must be finite, got nan"),
+        (lambda n: n(torch.ones(3, 4), eps=float("inf")), ValueError, "eps must be finite, got inf"),
+        (lambda n: n(torch.ones(3, 4), eps=None), TypeError, "eps must be a number, got None"),
+        (lambda n: n(torch.ones(3, 4), eps="1e-5"), TypeError, "eps must be a number, got '1e-5'"),
+        (lambda n: n(torch.ones(3, 4), eps=torch.tensor(1e-5)), TypeError, "eps must be a number, got a Tensor"),
     ],
 )
 def test_bad_input_gets_a_clear_error(norm, call, error, words):
@@ -223,6 +234,10 @@ def test_bad_input_gets_a_clear_error(norm, call, error, words):
         ((torch.ones(3, 4, dtype=torch.int64),), TypeError, "int64"),
         ((torch.tensor(3.0),), ValueError, r"last axis of features.*\(\)"),
         ((np.ones((3, 4)),), TypeError, "ndarray"),
+        (([[1.0] * 4],), TypeError, "x must .*list"),
+        ((torch.ones(3, 4).to(torch.float8_e4m3fn),), TypeError, "float8_e4m3fn"),
+        ((torch.ones(3, 4), [1.0] * 4), TypeError, "weight must .*list"),
+        ((torch.ones(3, 4), torch.ones(4), torch.ones(4, dtype=torch.complex64)), TypeError, "bias .*complex64"),
     ],
 )
 def test_the_other_norms_name_bad_input_too(norm, arguments, error, words):
@@ -230,10 +245,41 @@ def test_the_other_norms_name_bad_input_too(norm, arguments, error, words):
         norm(*arguments)
 
 
-@pytest.mark.parametrize("norm", [functional.batch_norm, functional.power_norm, functional.scale_norm])
+@pytest.mark.parametrize(
+    "norm",
+    [
+        functional.batch_norm,
+        functional.power_norm,
+        functional.scale_norm,
+        functools.partial(functional.group_norm, groups=2),
+        functools.partial(functional.group_scaling, groups=2),
+    ],
+)
 def test_eps_is_checked_everywhere(norm):
     with pytest.raises(ValueError, match="eps.*-1"):
         norm(torch.ones(3, 4), eps=-1.0)
+    with pytest.raises(TypeError, match="eps must be a number, got None"):
+        norm(torch.ones(3, 4), eps=None)
+
+
+def test_single_numbers_are_checked():
+    x = torch.ones(3, 4)
+    for call, error, words in (
+        (lambda: functional.scale_norm(x, 2.0), TypeError, "weight must be a torch.Tensor, got float"),
+        (lambda: functional.scale_norm(x, torch.tensor(2)), TypeError, "weight .*int64"),
+        (lambda: functional.dyt(x, alpha=None), TypeError, "alpha must be a number, got None"),
+        (lambda: functional.dyt(x, alpha=math.nan), ValueError, "alpha must be finite, got nan"),
+        (lambda: functional.dyt(x, alpha=torch.tensor(1j)), TypeError, "alpha .*complex64"),
+        (lambda: rms_norm(x, fraction=None), TypeError, "fraction must be a number, got None"),
+    ):
+        with pytest.raises(error, match=words):
+            call()
+
+
+@pytest.mark.parametrize("fraction", [1e-12, 1e-300, 0.2])
+def test_partial_rms_norm_looks_at_one_feature_at_least(fraction):
+    x = draw(31, 6, 5)
+    torch.testing.assert_close(rms_norm(x, fraction=fraction, eps=0.0), x / x[:, :1].abs())
 
 
 @pytest.mark.parametrize("norm", [functional.batch_norm, functional.scale_norm, functional.dyt])

@@ -208,6 +208,13 @@ def test_huge_rows_keep_right_gradients():
         assert torch.equal(huge[0] * 2.0**100, plain[0]) and torch.equal(huge[1], plain[1])
 
 
-def test_a_gradient_of_another_shape_is_refused():
+@pytest.mark.parametrize("backward", [layer_norm_backward, rms_norm_backward])
+def test_bad_gradients_are_refused(backward):
+    x = torch.ones(2, 4)
     with pytest.raises(ValueError, match=r"\(2, 4\).*\(4,\)"):
-        layer_norm_backward(torch.ones(4), torch.ones(2, 4))
+        backward(torch.ones(4), x)
+    for grad, words in (([1.0] * 4, "list"), (torch.ones(2, 4, dtype=torch.complex64), "complex64"), (None, "NoneType")):
+        with pytest.raises(TypeError, match=f"grad must .*{words}"):
+            backward(grad, x)
+    with pytest.raises(TypeError, match="eps must be a number, got None"):
+        backward(x, x, None, None)

@@ -1,5 +1,7 @@
 """Learning-rate schedules, and which parameters decay: in our models and in those of transformers."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -32,6 +34,78 @@ def test_named_schedules():
         rate(0, schedule="constant", floor=0.1)
     with pytest.raises(ValueError, match="'square'"):
         rate(0, schedule="square")
+
+
+@pytest.mark.parametrize("schedule", list(training.Schedule))
+@pytest.mark.parametrize("warmup", [0, 3, 10])
+def test_no_schedule_goes_on_behind_its_last_step(schedule, warmup):
+    """The straight line would be at -1.22 of the peak at step 20 of 10, the cosine would rise again."""
+    rate = lambda step: training.learning_rate(step, 10, 1.0, warmup, schedule=schedule)
+    assert all(0 <= rate(step) <= 1 for step in range(10))
+    for step in (10, 20):
+        with pytest.raises(ValueError, match=rf"step must be below steps=10 \(it counts from 0\), got {step}"):
+            rate(step)
+    with pytest.raises(ValueError, match="step must be at least 0, got -1"):
+        rate(-1)
+
+
+@pytest.mark.parametrize(
+    "arguments, error, words",
+    [
+        ({"steps": 0}, ValueError, "steps must be at least 1, got 0"),
+        ({"step": 0.5}, TypeError, "step must be an integer, got 0.5"),
+        ({"warmup": -1}, ValueError, "warmup must be at least 0, got -1"),
+        ({"warmup": 2.0}, TypeError, "warmup must be an integer, got 2.0"),
+        ({"peak": math.inf}, ValueError, "peak must be finite, got inf"),
+        ({"peak": -1.0}, ValueError, "peak must not be negative, got -1.0"),
+        ({"floor": math.nan}, ValueError, "floor must be finite, got nan"),
+        ({"floor": -0.1}, ValueError, "floor must not be negative, got -0.1"),
+    ],
+)
+def test_bad_settings_of_a_schedule_are_named(arguments, error, words):
+    with pytest.raises(error, match=words):
+        training.learning_rate(**{"step": 0, "steps": 10, "peak": 1.0, **arguments})
+
+
+# --- gains in half precision -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "dtype, value, threshold",
+    [
+        (torch.bfloat16, 1.0, 2**-9),  # the next number below 1 is 2^-8 away
+        (torch.bfloat16, 1.5, 2**-8),  # between 1 and 2 neighbors are 2^-7 apart
+        (torch.float16, 1.0, 2**-12),
+        (torch.float16, -3.0, 2**-10),
+    ],
+)
+@pytest.mark.parametrize("gradient", [1.0, -1.0])
+def test_adamw_moves_a_gain_exactly_where_immovable_says(dtype, value, threshold, gradient):
+    for lr, stuck in ((0.98 * threshold, True), (2.1 * threshold, False)):
+        norm = make_norm("rmsnorm", 3).to(dtype)
+        nn.init.constant_(norm.weight, value)
+        assert optimizers.immovable(norm, lr) == (["weight"] if stuck else [])
+        optimizer = optimizers.make_optimizer(optimizers.OptimizerKind.ADAMW, norm, lr, 0.1, (0.9, 0.95))
+        for _ in range(20):
+            norm.weight.grad = torch.full_like(norm.weight, gradient)
+            optimizer.step()
+        assert (norm.weight == value).all() == stuck
+
+
+def test_only_what_no_step_can_move_is_immovable():
+    norms = {"rms": make_norm("rmsnorm", 4), "gemma": make_norm("rmsnorm", 4, convention="gemma")}
+    norms |= {"layer": make_norm("layernorm", 4), "heads": HeadwiseRMSNorm(), "frozen": nn.RMSNorm(4)}
+    model = nn.ModuleDict({**norms, "proj": nn.Linear(4, 4), "table": nn.Embedding(3, 4)})
+    model["frozen"].requires_grad_(False)
+    nn.init.ones_(model["table"].weight)  # decays: that moves it
+    assert optimizers.immovable(model, 1e-12) == []  # of half types only
+    model.bfloat16()
+    with torch.no_grad():
+        model["proj"].bias.fill_(0.01)
+    assert optimizers.immovable(model, 6e-4) == ["rms.weight", "layer.weight", "heads.weight"]
+    with torch.no_grad():
+        model["rms"].weight[2] = 0.0  # one entry that moves is enough
+    assert optimizers.immovable(model, 6e-4) == ["layer.weight", "heads.weight"]
 
 
 # --- parameter groups ------------------------------------------------------------------------------------------------

@@ -1,12 +1,14 @@
 """The training loop, what stops it, and its checkpoints."""
 
 import math
+import re
 import signal
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from wrong_masks import WRONG_MASKS
 
 from normlab import data, device, training
 from normlab.training import checkpoint, interrupt, nonfinite
@@ -144,11 +146,26 @@ def test_each_step_sees_the_updated_model():
         ({"optimizer": "lion"}, "'lion'"),
         ({"precision": "fp8"}, "'fp8'"),
         ({"save_every": 0}, "save_every .* 0"),
+        ({"lr": math.inf}, "finite, got inf"),
     ],
 )
 def test_bad_settings_are_named(bad, words):
     with pytest.raises(ValueError, match=words):
         training.train(tiny(), counting(), **{"steps": 1, "lr": 1e-3, "seed": 0, **bad})
+
+
+class Constant(nn.Module):
+    """Logits that no parameter decides."""
+
+    def forward(self, x):
+        return torch.stack([x.sum(-1), -x.sum(-1)], -1)
+
+
+def test_a_model_without_anything_to_train_is_refused():
+    for model, words in ((Constant(), "Constant"), (nn.Sequential(Constant()), "Sequential"), (small(), "Sequential")):
+        model.requires_grad_(False)
+        with pytest.raises(ValueError, match=rf"the model \({words}\) has no parameter to train"):
+            training.train(model, points(), 1, lr=1e-3, seed=0)
 
 
 def test_thread_count_is_restored():
@@ -207,10 +224,107 @@ def test_validation_weighs_batches_by_their_tokens():
     assert model.training
 
 
+def test_validation_passes_over_batches_without_targets():
+    """Whether it comes first or later; without any target there is no mean."""
+    model = tiny().double()
+    inputs = torch.randint(5, (3, 2, 8), generator=torch.Generator().manual_seed(0))
+    targets = inputs.roll(-1, -1)
+
+    def loss(*empty):
+        numbers = iter(range(3))
+
+        def batches(generator):
+            i = next(numbers)
+            return inputs[i], targets[i] if i not in empty else torch.full_like(targets[i], -100)
+
+        return training.validation_loss(model, batches, count=3)
+
+    alone = [F.cross_entropy(model(x).flatten(0, 1), y.flatten()).item() for x, y in zip(inputs, targets)]
+    assert loss() == pytest.approx(sum(alone) / 3, rel=1e-12)
+    for i in range(3):
+        assert loss(i) == pytest.approx((sum(alone) - alone[i]) / 2, rel=1e-12)
+    assert loss(0, 2) == pytest.approx(alone[1], rel=1e-12)
+    with pytest.raises(ValueError, match="no target of the 3 batches counts"):
+        loss(0, 1, 2)
+    with pytest.raises(ValueError, match="count must be at least 1, got 0"):
+        training.validation_loss(model, counting(), count=0)
+
+
+def test_validation_leaves_the_modes_of_all_modules_as_they_were():
+    def broken(generator):
+        raise KeyError("data")
+
+    model = small(nn.BatchNorm1d(8), nn.Dropout(0.5))
+    model[1].eval()  # as one freezes a BatchNorm
+    modes = [module.training for module in model.modules()]
+    assert training.validation_loss(model, points()) == training.validation_loss(model, points())
+    assert [module.training for module in model.modules()] == modes
+    with pytest.raises(KeyError, match="data"):
+        training.validation_loss(model, broken)
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_validation_of_a_model_without_parameters():
+    x, y = torch.tensor([[1.0], [2.0]]), torch.tensor([0, 1])
+    expected = F.cross_entropy(torch.tensor([[1.0, -1], [2, -2]]), y).item()
+    assert training.validation_loss(Constant(), lambda generator: (x, y), count=2) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", WRONG_MASKS)
+def test_a_mask_that_is_none_is_refused(name):
+    """Also where the model does not look at it."""
+    mask, error, words = WRONG_MASKS[name]
+    ids = torch.zeros(2, 5, dtype=torch.long)
+    embedding = nn.Embedding(5, 5)
+    for loss in (training.summed_loss, training.next_token_loss):
+        for model in (tiny(), lambda x, attention_mask: embedding(x)):
+            with pytest.raises(error, match=f"mask must .*{words}"):
+                loss(model, ids, ids, mask)
+
+
 def test_a_batch_without_targets_is_refused():
     nothing = lambda generator: (torch.zeros(2, 8, dtype=torch.long), torch.full((2, 8), -100))
     with pytest.raises(ValueError, match="no target of the batch of step 0 counts"):
         training.train(tiny(), nothing, 1, lr=1e-3, seed=0)
+
+
+# --- gains in half precision -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("convention", ["llama", "gemma"])
+def test_gains_near_one_in_bfloat16_do_not_move_and_a_warning_says_so(convention, recwarn):
+    """At 6e-4 in 100 steps: 1 + 6e-4 is rounded to 1. A gain of 1 + w, with w = 0 stored, moves."""
+    model = tiny(norm="rmsnorm", convention=convention).bfloat16()
+    gains = {name: p for name, p in model.named_parameters() if "norm" in name}
+    before = {name: p.clone() for name, p in gains.items()}
+    training.train(model, counting(), 100, lr=6e-4, seed=0)
+    still = [name for name, p in gains.items() if torch.equal(p, before[name])]
+    messages = [str(warning.message) for warning in recwarn if warning.category is UserWarning]
+    if convention == "gemma":
+        assert not still and not messages
+    else:
+        assert still == list(gains) and len(messages) == 1
+        assert re.search(
+            f"0.0006 is too small to move {', '.join(gains)}: .*bfloat16.*float32 .*precision='bf16'.*1 \\+ w",
+            messages[0],
+        )
+
+
+@pytest.mark.parametrize(
+    "options, bf16",
+    [({"lr": 4e-3}, True), ({"lr": 6e-4, "optimizer": "sgd"}, True), ({"lr": 6e-4, "precision": "bf16"}, False)],
+)
+def test_no_warning_where_gains_can_move_or_nobody_knows(options, bf16, recwarn):
+    """The steps of SGD are as long as the gradients; with autocast the weights are float32."""
+    model = tiny(norm="rmsnorm")
+    training.train(model.bfloat16() if bf16 else model, counting(), 1, seed=0, **options)
+    assert not [warning for warning in recwarn if "too small to move" in str(warning.message)]
+
+
+def test_a_long_list_of_gains_that_cannot_move_is_cut(recwarn):
+    training.train(tiny(layers=3, qk_norm="per_head").bfloat16(), counting(), 1, lr=1e-4, seed=0)
+    (message,) = [str(w.message) for w in recwarn if "too small to move" in str(w.message)]
+    assert re.search(r"(\S+norm\.weight, ){2}\S+norm\.weight and 10 more: ", message)
 
 
 # --- precision -------------------------------------------------------------------------------------------------------

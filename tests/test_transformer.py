@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from wrong_masks import WRONG_MASKS
 
 from normlab import probes
 from normlab.norms import LayerNorm, NormKind, RMSNorm
@@ -98,6 +99,7 @@ def test_padding_on_either_side_changes_nothing_at_real_tokens(name, causal):
         right = model(torch.cat([real, junk], 1), torch.cat([ones, zeros], 1))
         torch.testing.assert_close(right[:, :6], plain, rtol=1e-9, atol=1e-11)
         positions = torch.cat([torch.zeros(pads, dtype=torch.long), torch.arange(6)])
+        positions = None if name == "no positions" else positions
         left = model(torch.cat([junk, real], 1), torch.cat([zeros, ones], 1), positions)
         torch.testing.assert_close(left[:, pads:], plain, rtol=1e-9, atol=1e-11)
 
@@ -124,6 +126,29 @@ def test_a_sequence_of_padding_alone_leaves_gradients_finite(name):
     assert logits.isfinite().all()
     logits.square().mean().backward()
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", MODELS)
+def test_not_even_nan_in_the_embedding_of_padding(name, bad):
+    """Logits of real tokens and all gradients are those with an ordinary embedding there; the row itself gets none."""
+    options = {"norm": "layernorm", "embedding_norm": True, **MODELS[name], "tied_head": False}
+    tokens, mask = ids(2, 8, vocab=10), torch.ones(2, 8)
+    mask[0, :3] = mask[1, 6:] = 0
+    tokens[mask == 0] = 10
+
+    def run(content):
+        model = randomize(small(**options)).double()
+        with torch.no_grad():
+            model.token_embedding.weight[10] = content
+        logits = model(tokens, mask)
+        assert logits.isfinite().all()
+        F.cross_entropy(logits[mask.bool()], tokens[mask.bool()]).backward()
+        assert not model.token_embedding.weight.grad[10].any()
+        return [logits[mask.bool()], *(p.grad for p in model.parameters() if p.grad is not None)]
+
+    for ours, expected in zip(run(bad), run(0.7), strict=True):
+        assert torch.equal(ours, expected)
 
 
 # --- knob two in a stack ---------------------------------------------------------------------------------------------
@@ -421,7 +446,17 @@ def test_it_compiles_in_one_graph():
     model = randomize(small(placement=("hybrid", "parallel", "deepnorm"), **MODELS["windows and caps"]))
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     tokens, mask = ids(2, 6), torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
-    torch.testing.assert_close(compiled(tokens, mask), model(tokens, mask))
+    for given in (mask, mask.bool(), mask.float()):
+        torch.testing.assert_close(compiled(tokens, given), model(tokens, given))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_it_exports_with_a_mask(strict):
+    model = randomize(small(placement=("hybrid", "parallel", "deepnorm"), **MODELS["windows and caps"]))
+    tokens, mask = ids(2, 6), torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
+    exported = torch.export.export(model, (tokens, mask), strict=strict).module()
+    other = mask.flip(0, 1)
+    torch.testing.assert_close(exported(tokens, other), model(tokens, other))
 
 
 # --- config and errors -----------------------------------------------------------------------------------------------
@@ -443,13 +478,15 @@ def test_config_is_frozen_and_strict():
         ({"placement": ("pre", "post", "mid")}, "mid"),
         ({"windows": (4,)}, r"windows must have one entry per block \(3\), got 1"),
         ({"windows": 4}, "windows must have one entry per block"),
-        ({"windows": (4, 0, None)}, r"window must be at least 1 or None, got \(4, 0, None\)"),
+        ({"windows": (4, 0, None)}, r"windows\[1\] must be at least 1, got 0"),
         ({"rope_local_base": 5.0, **ROPE}, "windows is None"),
-        ({**ROPE, "rope_fraction": 0.0}, "rope_fraction must be above 0 and at most 1, got 0"),
+        ({**ROPE, "rope_fraction": 0.0}, "rope_fraction must be finite and above 0, got 0"),
+        ({**ROPE, "rope_fraction": 1.5}, "rope_fraction must be at most 1, got 1.5"),
         ({**ROPE, "rope_fraction": 0.4}, "rotary features must be even and at least 2, got 3"),
-        ({**ROPE, "rope_base": -1.0}, "rotary base must be above 0, got -1"),
-        ({"attention_softcap": 0.0}, "attention_softcap must be above 0, got 0"),
-        ({"logit_softcap": -2.0}, "logit_softcap must be above 0, got -2"),
+        ({**ROPE, "rope_base": -1.0}, "rope_base must be finite and above 0, got -1"),
+        ({"attention_softcap": 0.0}, "attention_softcap must be finite and above 0, got 0"),
+        ({"logit_softcap": -2.0}, "logit_softcap must be finite and above 0, got -2"),
+        ({"eps": -1e-5}, "eps must be finite and not negative, got -1e-05"),
         ({"mlp_width": 0}, "mlp_width must be at least 1, got 0"),
         ({"segments": -1}, "segments must be at least 0, got -1"),
         ({"output_scale": "inverse_sqrt_layer", "placement": "post"}, "pre, peri, output, parallel, got post"),
@@ -463,6 +500,28 @@ def test_config_is_frozen_and_strict():
     ):
         with pytest.raises(ValueError, match=words):
             small(**bad)
+
+
+NUMBERS = ("attention_softcap", "logit_softcap", "query_scale", "embedding_multiplier", "rope_base", "rope_fraction")
+SIZES = ("vocab_size", "context", "layers", "width", "heads", "kv_heads", "head_dim", "mlp_width", "segments")
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, "rope_local_base", "eps"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_of_a_config_are_finite(name, bad):
+    with pytest.raises(ValueError, match=f"{name} must be finite.*, got {bad}"):
+        config(**{"positions": "rope", "windows": (4, None, 4), name: bad})
+    with pytest.raises(TypeError, match=f"{name} must be a number, got 'many'"):
+        config(**{"positions": "rope", "windows": (4, None, 4), name: "many"})
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("bad", [2.0, float("nan"), float("inf"), "3", True])
+def test_sizes_of_a_config_are_integers(name, bad):
+    with pytest.raises(TypeError, match=f"{name} must be an integer, got {bad!r}"):
+        config(**{name: bad})
+    with pytest.raises(TypeError, match=r"windows\[2\] must be an integer, got 2.0"):
+        config(windows=(4, None, 2.0))
 
 
 def test_replace_decides_anew_what_was_left_to_a_rule():
@@ -503,9 +562,34 @@ def test_bad_calls_are_named():
         model(ids(5))
     with pytest.raises(ValueError, match=r"attention_mask .*\(2, 5\).*\(2, 4\)"):
         model(ids(2, 5), torch.ones(2, 4))
-    with pytest.raises(ValueError, match="1 or True at real tokens.*negative"):
-        model(ids(2, 5), torch.tensor([[0.0] * 4 + [-torch.inf], [0.0] * 5]))
     with pytest.raises(ValueError, match=r"segment_ids .*\(2, 5\).*\(5,\)"):
-        model(ids(2, 5), segment_ids=torch.zeros(5))
+        small(segments=2)(ids(2, 5), segment_ids=torch.zeros(5))
     with pytest.raises(ValueError, match=r"position_ids must have shape \(2, 5\) or \(5,\), got \(4,\)"):
         model(ids(2, 5), position_ids=torch.arange(4))
+    for call, words in (
+        (lambda: model(ids(2, 5).tolist()), "ids must be a torch.Tensor, got list"),
+        (lambda: model(ids(2, 5), position_ids=[0, 1, 2, 3, 4]), "position_ids must be a torch.Tensor, got list"),
+        (lambda: model(ids(2, 5), segment_ids=[0] * 5), "segment_ids must be a torch.Tensor, got list"),
+    ):
+        with pytest.raises(TypeError, match=words):
+            call()
+
+
+@pytest.mark.parametrize("name", WRONG_MASKS)
+@pytest.mark.parametrize("options", [{}, {"sublayers": ("mlp",)}, {"norm": "batchnorm"}])
+def test_a_mask_that_is_none_is_refused(options, name):
+    mask, error, words = WRONG_MASKS[name]
+    model = small(**options)
+    for call in (lambda: model(ids(2, 5), mask), lambda: model.embed(ids(2, 5), attention_mask=mask)):
+        with pytest.raises(error, match=f"attention_mask must .*{words}"):
+            call()
+
+
+def test_an_argument_that_a_model_has_no_use_for_is_refused():
+    """Otherwise a sentence pair without segments, or a shifted sequence without positions, would pass for one with."""
+    with pytest.raises(ValueError, match="segment_ids were given to a model without segments"):
+        small()(ids(2, 5), segment_ids=torch.zeros_like(ids(2, 5)))
+    with pytest.raises(ValueError, match="position_ids were given to a model without positions"):
+        small(positions="none")(ids(2, 5), position_ids=torch.arange(5))
+    with pytest.raises(ValueError, match="without positions .*'rope', config.sublayers=\\('mlp',\\)"):
+        small(**ROPE, sublayers=("mlp",))(ids(2, 5), position_ids=torch.arange(5))

@@ -1,11 +1,13 @@
 """What the formulas share: the normalized vector itself, safe ranges, dtypes, checks of arguments."""
 
 import math
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
 
 HALF_TYPES = (torch.float16, torch.bfloat16)
+FLOAT_TYPES = (torch.float32, torch.float64, *HALF_TYPES)  # in which torch can compute; float8 is for storage
 
 
 def normalize(
@@ -66,23 +68,20 @@ def affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
 
 
 def real_tokens(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Where x [..., d] holds real tokens, as bool [...].
-
-    Raises:
-        ValueError: a mask of another shape, or with other values than 0 and 1: an additive mask (0 and -inf) would
-            otherwise be read the wrong way round.
-    """
+    """Where x [..., d] holds real tokens, as bool [...]; errors as in :func:`check_mask`."""
     if mask is None:
         return torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
-    if mask.shape != x.shape[:-1]:
-        raise ValueError(
-            f"mask must have shape {tuple(x.shape[:-1])}, that of x without features, got {tuple(mask.shape)}"
-        )
-    if mask.dtype != torch.bool and ((mask != 0) & (mask != 1)).any():
-        raise ValueError(
-            f"mask must hold 1 or True at real tokens and 0 elsewhere, got values in {mask.unique().tolist()}"
-        )
-    return mask.bool()
+    return check_mask("mask", mask, x.shape[:-1])
+
+
+def fill_padding(x: Tensor, real: Tensor) -> Tensor:
+    """x [..., d] with one fixed vector wherever ``real`` [...] is False.
+
+    A weight of 0 does not silence what stands there: 0 * NaN is NaN, in the backward pass too. The vector is neither 0
+    nor constant, because a norm without eps takes neither.
+    """
+    harmless = torch.linspace(-1, 1, x.shape[-1], dtype=x.dtype, device=x.device)
+    return torch.where(real[..., None], x, harmless)
 
 
 def scatter(tokens: Tensor, real: Tensor, x: Tensor) -> Tensor:
@@ -96,25 +95,125 @@ def grouped(x: Tensor, groups: int) -> Tensor:
     return x.unflatten(-1, (groups, x.shape[-1] // groups))
 
 
-def check_scalar(name: str, value: Tensor | None) -> None:
-    if value is not None and value.dim():
-        raise ValueError(f"{name} must be a single number of shape (), got {tuple(value.shape)}")
+# --- checks of arguments: TypeError for what is no such thing, ValueError for what is out of range ------------------
 
 
 def check(x: Tensor, eps: float, **parameters: Tensor | None) -> None:
-    for name, value in {"x": x, **parameters}.items():
-        if value is None and name != "x":
-            continue
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
-        if not value.is_floating_point():
-            raise TypeError(f"{name} must be a real floating-point tensor, got {value.dtype}")
-    if x.dim() == 0:
+    """x [..., d] is something to normalize, eps a possible one, and each of the parameters has shape [d] or is None."""
+    check_tensor("x", x)
+    shape = x.shape[-1:]
+    if not shape:
         raise ValueError("x must have a last axis of features, got a single number of shape ()")
     for name, value in parameters.items():
-        if value is not None and value.shape != x.shape[-1:]:
+        if value is None:
+            continue
+        check_tensor(name, value)
+        if value.shape != shape:
             raise ValueError(
-                f"{name} must have shape ({x.shape[-1]},) to match the last axis of x, got {tuple(value.shape)}"
+                f"{name} must have shape {tuple(shape)} to match the last axis of x, got {tuple(value.shape)}"
             )
-    if not 0 <= eps < float("inf"):
+    if type(eps) is not float or not 0 <= eps < math.inf:
+        check_eps(eps)
+
+
+def check_tensor(name: str, value: Tensor) -> None:
+    """A tensor of floats in which torch can compute."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    if value.dtype not in FLOAT_TYPES:
+        raise TypeError(
+            f"{name} must be a real floating-point tensor (float16, bfloat16, float32 or float64), got {value.dtype}"
+        )
+
+
+def check_scalar(name: str, value: Tensor | None) -> None:
+    """None, or a tensor of shape []."""
+    if value is None:
+        return
+    check_tensor(name, value)
+    if value.dim():
+        raise ValueError(f"{name} must be a single number of shape (), got {tuple(value.shape)}")
+
+
+def check_eps(eps: float) -> None:
+    """A finite number, 0 or above."""
+    check_number("eps", eps)
+    if eps < 0:
         raise ValueError(f"eps must be finite and not negative, got {eps}")
+
+
+def check_number(name: str, value: float, above: float = -math.inf) -> None:
+    """A finite number, above ``above``."""
+    if not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {_describe(value)}")
+    if not above < value < math.inf:
+        bound = "" if above == -math.inf else f" and above {above:g}"
+        raise ValueError(f"{name} must be finite{bound}, got {value}")
+
+
+def check_share(name: str, value: float) -> None:
+    """A number in [0, 1]."""
+    check_number(name, value)
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} must lie in [0, 1], got {value}")
+
+
+def check_count(name: str, value: int, least: int = 1) -> None:
+    """A whole number, not below ``least``."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, got {_describe(value)}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def _describe(value: object) -> str:
+    return f"a {type(value).__name__}" if isinstance(value, Tensor) else repr(value)
+
+
+def check_width(x: Tensor, width: int) -> None:
+    """The last axis of x has the ``width`` of a norm without parameters, whose shapes would tell otherwise."""
+    check_tensor("x", x)
+    if x.dim() and x.shape[-1] != width:
+        raise ValueError(f"the last axis of x must have {width} features, got {x.shape[-1]} in {tuple(x.shape)}")
+
+
+def check_mask(name: str, mask: Tensor, shape: tuple[int | str, ...]) -> Tensor:
+    """A mask of that shape (a name in it: of any size there), 1 or True at real tokens and 0 elsewhere, as bool.
+
+    Its values are looked at where they can be, which is neither inside ``torch.compile`` and ``torch.export``, nor on
+    the meta device, nor under ``torch.func.vmap``.
+
+    Raises:
+        TypeError: no tensor, or one of complex numbers or float8.
+        ValueError: a mask of another shape or with other values, or one that hides every token: an additive mask (0
+            at real tokens, -inf or -10000 elsewhere) would otherwise be read the wrong way round.
+    """
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(mask).__name__}")
+    if mask.is_complex() or (mask.is_floating_point() and mask.dtype not in FLOAT_TYPES):
+        raise TypeError(f"{name} must be a bool, integer or real tensor, got {mask.dtype}")
+    if mask.dim() != len(shape) or any(n != m for n, m in zip(shape, mask.shape) if not isinstance(n, str)):
+        wanted = ", ".join(map(str, shape))
+        raise ValueError(f"{name} must have shape ({wanted}), one entry per token, got {tuple(mask.shape)}")
+    real = mask.bool()
+    if torch.compiler.is_compiling():
+        return real
+    meaning = f"{name} must hold 1 or True at real tokens and 0 elsewhere"
+    if mask.dtype is not torch.bool and _value(((mask != 0) & (mask != 1)).any()):
+        raise ValueError(f"{meaning}, got values in {_some_values(mask)}")
+    if mask.numel() and _value(real.any()) is False:
+        raise ValueError(f"{meaning}, got {_some_values(mask)} everywhere, which hides every token")
+    return real
+
+
+def _value(answer: Tensor) -> bool | None:
+    """The answer, None where it cannot be read: on the meta device, of a fake tensor, under vmap."""
+    try:
+        return bool(answer)
+    except RuntimeError:
+        return None
+
+
+def _some_values(mask: Tensor) -> str:
+    values = [str(value) for value in mask.unique().tolist()]
+    return ", ".join(values if len(values) <= 6 else [*values[:3], "...", *values[-2:]])

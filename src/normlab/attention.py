@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from normlab.arithmetic import check_count, check_mask, check_number, fill_padding
 from normlab.norms import Identity, RMSNorm
 
 
@@ -42,8 +43,7 @@ class Rotary:
     def __post_init__(self):
         if self.features < 2 or self.features % 2:
             raise ValueError(f"rotary features must be even and at least 2, got {self.features}")
-        if not self.base > 0:
-            raise ValueError(f"rotary base must be above 0, got {self.base}")
+        check_number("rotary base", self.base, above=0)
 
     def __call__(self, x: Tensor, position_ids: Tensor) -> Tensor:
         """Turn x [B, T, heads, head_dim] to the positions [T] or [B, T]; half types are turned in float32."""
@@ -73,15 +73,27 @@ def visibility(
         window: only keys less than ``window`` positions away, so that a causal row sees ``window`` keys, its own
             included.
         attention_mask: [B, T], 1 or True at real tokens; keys at other positions are hidden from every query.
+
+    Raises:
+        TypeError, ValueError: a mask that is none, as in :func:`normlab.arithmetic.check_mask`.
     """
+    if attention_mask is not None:
+        attention_mask = check_mask("attention_mask", attention_mask, ("B", tokens))
+    return _visible(tokens, causal, window, attention_mask, device)
+
+
+def _visible(
+    tokens: int, causal: bool, window: int | None, real: Tensor | None, device: torch.device | None
+) -> Tensor:
+    """:func:`visibility` with a mask that has been checked."""
     position = torch.arange(tokens, device=device)
     distance = position[:, None] - position  # query minus key
     visible = distance >= (0 if causal else -tokens)  # without causal: all
     if window is not None:
         visible = visible & (distance.abs() < window)
-    if attention_mask is None:
+    if real is None:
         return visible[None, None]
-    return visible & attention_mask.bool()[:, None, None, :]
+    return visible & real[:, None, None, :]
 
 
 class SelfAttention(nn.Module):
@@ -107,8 +119,9 @@ class SelfAttention(nn.Module):
         window: how many positions a row sees, see :func:`visibility`; None for no limit.
 
     Raises:
-        ValueError: heads do not divide width (without head_dim), kv_heads does not divide heads, or a number that
-            must be positive is not.
+        TypeError: a size that is no integer, a scale or cap that is no number.
+        ValueError: heads do not divide width (without head_dim), kv_heads does not divide heads, a number that must be
+            positive is not, or one that must be finite is not.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762; grouped heads: Ainslie et al. 2023, arXiv:2305.13245; QK-norm:
     Henry et al. 2020, arXiv:2010.04245; soft-cap: Gemma 2, arXiv:2408.00118.
@@ -133,6 +146,13 @@ class SelfAttention(nn.Module):
         window: int | None = None,
     ):
         super().__init__()
+        for name, size in (("width", width), ("heads", heads), ("head_dim", head_dim), ("window", window)):
+            if size is not None:
+                check_count(name, size)
+        if scale is not None:
+            check_number("scale", scale)
+        if softcap is not None:
+            check_number("softcap", softcap, above=0)
         if head_dim is None and width % heads:
             raise ValueError(f"width must be divisible by heads, got width={width}, heads={heads}")
         self.heads = heads
@@ -142,9 +162,6 @@ class SelfAttention(nn.Module):
             raise ValueError(f"heads must be divisible by kv_heads, got heads={heads}, kv_heads={kv_heads}")
         if rotary is not None and rotary.features > self.head_dim:
             raise ValueError(f"rotary features must not exceed head_dim={self.head_dim}, got {rotary.features}")
-        for name, value in (("head_dim", head_dim), ("softcap", softcap), ("window", window)):
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be above 0, got {value}")
         self.causal, self.window = causal, window
         self.rotary, self.norm_after_rotary = rotary, norm_after_rotary
         self.scale, self.softcap = scale, softcap
@@ -163,20 +180,24 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None) -> Tensor:
         """x [B, T, d] -> [B, T, d].
 
-        A position that may see no token at all (left padding) returns zero, with finite gradients.
+        A position that may see no token at all (left padding) returns zero, with finite gradients. What x holds at
+        padded places has no influence, not even NaN.
 
         Args:
             attention_mask: [B, T], 1 or True at real tokens, None if all are real.
             position_ids: [T] or [B, T], for the rotation; None means 0, 1, 2, ...
+
+        Raises:
+            TypeError, ValueError: a mask that is none, as in :func:`normlab.arithmetic.check_mask`; x of other than
+                three axes.
         """
         q, k, v = self.heads_of(x, attention_mask, position_ids)
         window = self.window if self.window is not None and self.window < x.shape[1] else None
         if attention_mask is None and window is None and self.softcap is None:
             mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal, scale=self.scale)
             return self.out(mixed.transpose(1, 2).flatten(2))
-        visible = visibility(
-            x.shape[1], causal=self.causal, window=window, attention_mask=attention_mask, device=x.device
-        )
+        real = None if attention_mask is None else attention_mask.bool()
+        visible = _visible(x.shape[1], self.causal, window, real, x.device)
         # A softmax over nothing is NaN: let blind positions see everything, then discard what they saw.
         blind = ~visible.any(-1, keepdim=True)  # [B, 1, T, 1]
         visible = visible | blind
@@ -192,6 +213,11 @@ class SelfAttention(nn.Module):
         self, x: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of x [B, T, d] as they meet, each [B, heads, T, head_dim]; shared ones repeated."""
+        if x.dim() != 3:
+            raise ValueError(f"x must have shape [B, T, d], got {tuple(x.shape)}")
+        if attention_mask is not None:
+            attention_mask = check_mask("attention_mask", attention_mask, x.shape[:2])
+            x = fill_padding(x, attention_mask)
 
         def place(x: Tensor, norm: nn.Module) -> Tensor:
             if self.rotary is None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from normlab import functional
-from normlab.arithmetic import affine, check, normalize, widen
+from normlab.arithmetic import affine, check, check_tensor, normalize, widen
 
 
 def layer_norm_backward(
@@ -89,6 +89,7 @@ class RMSNormFunction(torch.autograd.Function):
 def _prepare(grad: Tensor, x: Tensor, weight: Tensor | None, eps: float, center: bool) -> tuple[Tensor, Tensor, Tensor]:
     """x̂, r [..., 1] and u = weight * grad."""
     check(x, eps, weight=weight)
+    check_tensor("grad", grad)
     if grad.shape != x.shape:
         raise ValueError(f"grad must have the shape {tuple(x.shape)} of x, got {tuple(grad.shape)}")
     scores, rate = normalize(widen(x), eps, center=center)

@@ -1,6 +1,7 @@
 """What shapes a Transformer: the two knobs, and everything that real model families differ in besides."""
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from normlab.arithmetic import check_count, check_eps, check_number
 from normlab.attention import QKNorm, Rotary
 from normlab.norms import Convention, NormKind, make_norm
 from normlab.placement import Placement, leaves_stream_normalized
@@ -118,7 +120,9 @@ class TransformerConfig:
         init: how weights are drawn.
 
     Raises:
-        ValueError: a value that does not exist or does not fit the others; the message names both.
+        TypeError: a size that is no integer, or another number that is none.
+        ValueError: a value that does not exist, is out of range (NaN and infinity are), or does not fit the others; the
+            message names both.
     """
 
     vocab_size: int
@@ -163,8 +167,7 @@ class TransformerConfig:
 
     def __post_init__(self):
         for name in ("vocab_size", "context", "layers", "width", "heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            check_count(name, getattr(self, name))
         if self.head_dim is None and self.width % self.heads:
             raise ValueError(f"width must be divisible by heads, got width={self.width}, heads={self.heads}")
         if not self.sublayers or any(s not in SUBLAYERS for s in self.sublayers):
@@ -204,20 +207,14 @@ class TransformerConfig:
 
     def _check(self) -> None:
         for name in ("kv_heads", "head_dim", "mlp_width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+            check_count(name, getattr(self, name))
         if self.heads % self.kv_heads:
             raise ValueError(f"heads must be divisible by kv_heads, got heads={self.heads}, kv_heads={self.kv_heads}")
-        if self.segments < 0:
-            raise ValueError(f"segments must be at least 0, got {self.segments}")
-        if any(w is not None and w < 1 for w in self.windows or ()):
-            raise ValueError(f"a window must be at least 1 or None, got {self.windows}")
-        for name in ("attention_softcap", "logit_softcap"):
-            cap = getattr(self, name)
-            if cap is not None and not cap > 0:
-                raise ValueError(f"{name} must be above 0, got {cap}")
-        if not 0 < self.rope_fraction <= 1:
-            raise ValueError(f"rope_fraction must be above 0 and at most 1, got {self.rope_fraction}")
+        check_count("segments", self.segments, least=0)
+        for i, window in enumerate(self.windows or ()):
+            if window is not None:
+                check_count(f"windows[{i}]", window)
+        self._check_numbers()
         if self.rope_local_base is not None and self.windows is None:
             raise ValueError("rope_local_base is for blocks with a window, but windows is None")
         for layer in range(1, self.layers + 1):
@@ -227,6 +224,17 @@ class TransformerConfig:
                 if placement not in _SCALABLE:
                     known = ", ".join(p.value for p in _SCALABLE)
                     raise ValueError(f"output_scale fits the placements {known}, got {placement.value}")
+
+    def _check_numbers(self) -> None:
+        positive = ("attention_softcap", "logit_softcap", "rope_base", "rope_local_base")
+        for name in ("query_scale", "embedding_multiplier", *positive):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), above=0 if name in positive else -math.inf)
+        check_number("rope_fraction", self.rope_fraction, above=0)
+        if self.rope_fraction > 1:
+            raise ValueError(f"rope_fraction must be at most 1, got {self.rope_fraction}")
+        if self.eps is not None:
+            check_eps(self.eps)
 
     @property
     def placements(self) -> tuple[Placement, ...]:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from normlab.arithmetic import HALF_TYPES, affine
+from normlab.arithmetic import HALF_TYPES, affine, check_number
 
 
 class Convention(str, Enum):
@@ -84,17 +84,19 @@ def check_absent(convention: Convention, weight: Tensor | None, bias: Tensor | N
 
 
 def count_features(x: Tensor, fraction: float, convention: Convention) -> int:
-    """How many features of x [..., d] partial RMSNorm looks at: ceil(fraction * d), at least one.
+    """How many features of x [..., d] partial RMSNorm looks at: ceil(fraction * d), at least one."""
+    check_fraction(fraction, convention)
+    return max(1, math.ceil(fraction * x.shape[-1] - 1e-9))  # 0.07 * 100 is a little more than 7
 
-    Raises:
-        ValueError: fraction outside (0, 1], or below 1 under another convention than DEFAULT.
-    """
+
+def check_fraction(fraction: float, convention: Convention) -> None:
+    """ValueError if fraction lies outside (0, 1], or below 1 under another convention than DEFAULT."""
+    check_number("fraction", fraction)
     if not 0 < fraction <= 1 or (fraction < 1 and convention is not Convention.DEFAULT):
         raise ValueError(
             "fraction must lie in (0, 1], and be 1 except under the default convention, "
             f"got fraction={fraction} under {convention.value!r}"
         )
-    return max(1, math.ceil(fraction * x.shape[-1] - 1e-9))  # 0.07 * 100 is a little more than 7
 
 
 def published_layer_norm(

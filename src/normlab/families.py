@@ -45,7 +45,8 @@ def from_transformers(model: nn.Module) -> Transformer:
     """Build our Transformer from a model of ``transformers`` and copy its weights.
 
     The result is in evaluation mode (and has no dropout anyway), its tensors keep dtype and device, and it computes
-    the logits that ``model`` computes; the model itself is left as it is. Padding: ours returns zeros from attention
+    the logits that ``model`` computes, and their gradients: the row of an embedding that ``padding_idx`` names gets
+    none. The model itself is left as it is. Padding: ours returns zeros from attention
     at positions that see no token, the originals something arbitrary; at real tokens that makes no difference.
     Positions are counted from 0, padding included, unless ``position_ids`` says otherwise, as in the original.
 
@@ -73,6 +74,9 @@ def from_transformers(model: nn.Module) -> Transformer:
     ours.load_state_dict(weights, assign=True)
     if config.tied_head:
         ours.head.weight = ours.token_embedding.weight
+    for name, table in ours.named_children():
+        if isinstance(table, nn.Embedding):
+            table.padding_idx = getattr(model.get_submodule(family.names[name]), "padding_idx", None)
     return ours
 
 
@@ -147,14 +151,19 @@ def _rope_base(theirs: Any, kind: str | None = None) -> float:
     rope = getattr(theirs, "rope_parameters", None)
     if rope is None:
         raise ValueError("configurations without rope_parameters are of transformers 4; 5 or newer is needed")
-    rope = rope if kind is None else rope[kind]
-    if rope["rope_type"] != "default":
-        raise ValueError(f"rope_type must be 'default', got {rope['rope_type']!r}")
+    rope = rope if kind is None else rope.get(kind, {})
+    if rope.get("rope_type") != "default":
+        raise ValueError(f"rope_type must be 'default', got {rope.get('rope_type')!r}")
+    if "rope_theta" not in rope:
+        raise ValueError(f"rope_parameters must have a rope_theta, got {rope}")
     return rope["rope_theta"]
 
 
 def _windows(theirs: Any) -> tuple[int | None, ...]:
     window = {"full_attention": None, "sliding_attention": theirs.sliding_window}
+    for kind in theirs.layer_types:
+        if kind not in window:
+            raise ValueError(f"unknown layer type {kind!r}; known: {', '.join(window)}")
     return tuple(window[kind] for kind in theirs.layer_types)
 
 

@@ -26,7 +26,7 @@ from normlab.across_tokens import (
     mean_square,
     power_norm,
 )
-from normlab.arithmetic import affine, check, check_scalar, normalize, peak, safe_scale, widen
+from normlab.arithmetic import affine, check, check_number, check_scalar, normalize, peak, safe_scale, widen
 from normlab.conventions import (
     LAYER_NORM_CONVENTIONS,
     RMS_NORM_CONVENTIONS,
@@ -80,7 +80,7 @@ def layer_norm(
         Tensor with the shape and dtype of x. A NaN or infinity spoils its own vector only.
 
     Raises:
-        TypeError: x, weight or bias is not a real floating-point tensor.
+        TypeError: x, weight or bias is not a real floating-point tensor (float8 is for storage only), or eps no number.
         ValueError: x has no axis, weight or bias is not of shape [d] or has no place in the convention,
             eps is negative or not finite, or the convention is not one of LayerNorm.
 
@@ -187,6 +187,8 @@ def dyt(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, alp
     if isinstance(alpha, Tensor):
         check_scalar("alpha", alpha)
         alpha = alpha.to(wide.dtype)
+    else:
+        check_number("alpha", alpha)
     return affine(torch.tanh(alpha * wide), weight, bias).to(x.dtype)
 
 

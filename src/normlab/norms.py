@@ -15,7 +15,14 @@ from torch import Tensor, nn
 
 from normlab import fast, functional
 from normlab.across_tokens import GroupOver
-from normlab.conventions import LAYER_NORM_CONVENTIONS, RMS_NORM_CONVENTIONS, Convention, choose_convention
+from normlab.arithmetic import check_count, check_eps, check_number, check_share, check_width
+from normlab.conventions import (
+    LAYER_NORM_CONVENTIONS,
+    RMS_NORM_CONVENTIONS,
+    Convention,
+    check_fraction,
+    choose_convention,
+)
 
 __all__ = [
     "BatchNorm",
@@ -54,6 +61,7 @@ class LayerNorm(nn.Module):
 
     def __init__(self, width: int, eps: float = 1e-5, convention: Convention | str = Convention.DEFAULT):
         super().__init__()
+        _check_settings(width, eps)
         self.width = width
         self.eps = eps
         self.convention = choose_convention(convention, LAYER_NORM_CONVENTIONS, "layernorm")
@@ -62,6 +70,8 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if has_bias else None
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if self.weight is None:
+            check_width(x, self.width)
         formulas = fast if fast.is_enabled() else functional
         return formulas.layer_norm(x, self.weight, self.bias, self.eps, convention=self.convention)
 
@@ -83,13 +93,17 @@ class RMSNorm(nn.Module):
         fraction: float = 1.0,
     ):
         super().__init__()
+        _check_settings(width, eps)
         self.width = width
         self.eps = eps
         self.convention = choose_convention(convention, RMS_NORM_CONVENTIONS, "rmsnorm")
+        check_fraction(fraction, self.convention)
         self.fraction = fraction
         self.weight = _gain(width, self.convention)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if self.weight is None:
+            check_width(x, self.width)
         formulas = fast if fast.is_enabled() else functional
         return formulas.rms_norm(x, self.weight, self.eps, convention=self.convention, fraction=self.fraction)
 
@@ -113,6 +127,9 @@ class BatchNorm(nn.Module):
 
     def __init__(self, width: int, eps: float = 1e-6, momentum: float | None = 0.1):
         super().__init__()
+        _check_settings(width, eps)
+        if momentum is not None:
+            check_share("momentum", momentum)
         self.width = width
         self.eps = eps
         self.momentum = momentum
@@ -150,7 +167,9 @@ class GroupNorm(nn.Module):
 
     def __init__(self, width: int, eps: float = 1e-6, groups: int = 1, over: GroupOver | str = GroupOver.FEATURES):
         super().__init__()
-        if groups < 1 or width % groups:
+        _check_settings(width, eps)
+        check_count("groups", groups)
+        if width % groups:
             raise ValueError(f"groups must divide the width, got groups={groups}, width={width}")
         self.width = width
         self.eps = eps
@@ -192,6 +211,14 @@ class PowerNorm(nn.Module):
         group_scaling: int | None = None,
     ):
         super().__init__()
+        _check_settings(width, eps)
+        check_share("alpha_fwd", alpha_fwd)
+        check_share("alpha_bkw", alpha_bkw)
+        check_count("warmup", warmup, least=0)
+        if group_scaling is not None:
+            check_count("group_scaling", group_scaling)
+            if width % group_scaling:
+                raise ValueError(f"group_scaling must divide the width, got {group_scaling} and width={width}")
         self.width = width
         self.eps = eps
         self.alpha_fwd = alpha_fwd
@@ -238,11 +265,13 @@ class ScaleNorm(nn.Module):
 
     def __init__(self, width: int, eps: float = 1e-6):
         super().__init__()
+        _check_settings(width, eps)
         self.width = width
         self.eps = eps
         self.weight = nn.Parameter(torch.tensor(width**0.5))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        check_width(x, self.width)
         return functional.scale_norm(x, self.weight, self.eps)
 
     def extra_repr(self) -> str:
@@ -254,6 +283,8 @@ class DyT(nn.Module):
 
     def __init__(self, width: int, alpha: float = 0.5):
         super().__init__()
+        check_count("width", width)
+        check_number("alpha", alpha)
         self.width = width
         self.alpha = nn.Parameter(torch.tensor(float(alpha)))
         self.weight = nn.Parameter(torch.ones(width))
@@ -296,17 +327,16 @@ def make_norm(
             ``alpha`` (dyt).
 
     Raises:
-        ValueError: unknown kind (the message lists the kinds), a convention that the kind does not know, or width
-            below 1.
-        TypeError: an option that the kind does not have.
+        ValueError: unknown kind (the message lists the kinds), a convention that the kind does not know, width below
+            1, or a number out of range (NaN and infinity are).
+        TypeError: an option that the kind does not have, a width that is no integer, or another number that is none.
     """
     try:
         kind = NormKind(kind)
     except ValueError:
         known = ", ".join(k.value for k in NormKind)
         raise ValueError(f"unknown norm kind {kind!r}; known kinds: {known}") from None
-    if width < 1:
-        raise ValueError(f"width must be at least 1, got {width}")
+    _check_settings(width, 0.0 if eps is None else eps)
     if kind is NormKind.LAYERNORM:
         return LayerNorm(width, 1e-5 if eps is None else eps, convention, **options)
     if kind is NormKind.RMSNORM:
@@ -323,6 +353,11 @@ def make_norm(
         NormKind.SCALENORM: ScaleNorm,
     }
     return classes[kind](width, 1e-6 if eps is None else eps, **options)
+
+
+def _check_settings(width: int, eps: float) -> None:
+    check_count("width", width)
+    check_eps(eps)
 
 
 def _gain(width: int, convention: Convention) -> nn.Parameter | None:

@@ -7,6 +7,8 @@ from enum import Enum
 import torch
 from torch import nn
 
+from normlab.arithmetic import HALF_TYPES, check_count, check_number
+
 
 class Schedule(str, Enum):
     """What the learning rate does after the warm-up."""
@@ -39,8 +41,18 @@ def learning_rate(
         schedule: a :class:`Schedule` or its string; None means cosine if there is a floor, else constant.
 
     Raises:
-        ValueError: unknown schedule, or a floor for a constant one.
+        ValueError: a step before the first or after the last; unknown schedule, or a floor for a constant one; a peak
+            or floor that is negative or not finite.
     """
+    check_count("step", step, least=0)
+    check_count("steps", steps)
+    if step >= steps:
+        raise ValueError(f"step must be below steps={steps} (it counts from 0), got {step}")
+    check_count("warmup", warmup, least=0)
+    for name, rate in (("peak", peak), ("floor", 0.0 if floor is None else floor)):
+        check_number(name, rate)
+        if rate < 0:
+            raise ValueError(f"{name} must not be negative, got {rate}")
     if schedule is None:
         schedule = Schedule.CONSTANT if floor is None else Schedule.COSINE
     schedule = Schedule(schedule)
@@ -83,6 +95,30 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
         {"params": [p for p, yes in zip(parameters, decays) if yes], "weight_decay": weight_decay},
         {"params": [p for p, yes in zip(parameters, decays) if not yes], "weight_decay": 0.0},
     ]
+
+
+def immovable(model: nn.Module, lr: float) -> list[str]:
+    """Names of the half-precision parameters without weight decay that steps of length ``lr`` leave where they are.
+
+    A step that is at most half the distance to the next number is lost in rounding. At 1 that distance is 2^-7
+    upwards and 2^-8 downwards in bfloat16: a gain that is stored as w = 1 stays there at learning rates below 2^-9 =
+    0.00195, and moves where it is stored as 1 + w with w = 0. A parameter is named if none of its entries can move, in
+    either direction.
+
+    The steps of AdamW are about ``lr`` long, whatever the scale of the gradients. (Gradients that grow in a particular
+    way reach 1.17 lr with betas (0.9, 0.95), 7.3 lr with (0.9, 0.999).)
+    """
+    spared = {id(p) for p in parameter_groups(model, 0.0)[1]["params"]}
+    return [
+        name
+        for name, p in model.named_parameters()
+        if id(p) in spared and p.dtype in HALF_TYPES and _absorbs(p.detach(), lr) and _absorbs(p.detach(), -lr)
+    ]
+
+
+def _absorbs(value: torch.Tensor, step: float) -> bool:
+    """Whether value + step is rounded back to value, in every entry."""
+    return torch.equal((value.float() + step).to(value.dtype), value)
 
 
 def make_optimizer(

@@ -6,6 +6,7 @@ from enum import Enum
 import torch
 from torch import Tensor, nn
 
+from normlab.arithmetic import check_mask, fill_padding
 from normlab.attention import QKNorm, SelfAttention
 from normlab.config import SUBLAYERS, Activation, Init, MLPKind, OutputScale, Positions, TransformerConfig
 from normlab.norms import Identity
@@ -187,9 +188,8 @@ class Transformer(nn.Module):
         attention_mask: Tensor | None = None,
     ) -> Tensor:
         """Token ids [B, T] -> the stream before the first block [B, T, d]; arguments as in :meth:`forward`."""
+        _check_call(self.config, ids, position_ids, segment_ids)
         T = ids.shape[-1]
-        if T > self.config.context:
-            raise ValueError(f"sequence of {T} tokens is longer than the context of {self.config.context}")
         x = self.token_embedding(ids)
         if self.config.embedding_multiplier is not None:
             x = x * torch.full((), self.config.embedding_multiplier, dtype=x.dtype, device=x.device)
@@ -201,6 +201,8 @@ class Transformer(nn.Module):
             if segment_ids is None:
                 segment_ids = torch.zeros_like(ids)
             x = x + self.segment_embedding(segment_ids)
+        if attention_mask is not None:
+            x = fill_padding(x, check_mask("attention_mask", attention_mask, ids.shape))
         return apply_norm(self.embedding_norm, x, attention_mask)
 
     def forward(
@@ -213,12 +215,19 @@ class Transformer(nn.Module):
         """Token ids [B, T] -> logits [B, T, vocab_size].
 
         Args:
-            attention_mask: [B, T], 1 or True at real tokens; None if all are real.
+            attention_mask: [B, T], 1 or True at real tokens; None if all are real. Padding has no influence on the
+                logits of real tokens, not even NaN in its embedding.
             position_ids: [T] or [B, T]; None means 0, 1, 2, ..., padding included.
             segment_ids: [B, T], below config.segments; None means 0 everywhere.
+
+        Raises:
+            TypeError: an argument that is no tensor.
+            ValueError: an argument of another shape, or one that this model has no use for; a sequence longer than
+                config.context; a mask with other values than 0 and 1 or without any real token (an additive mask).
         """
-        _check_call(ids, attention_mask, position_ids, segment_ids)
         x = self.embed(ids, position_ids, segment_ids, attention_mask)
+        if attention_mask is not None:
+            attention_mask = attention_mask.bool()
         for block in self.blocks:
             x = block(x, attention_mask=attention_mask, position_ids=position_ids)
         x = apply_norm(self.final_norm, x, attention_mask)
@@ -230,21 +239,31 @@ class Transformer(nn.Module):
 
 
 def _check_call(
-    ids: Tensor, attention_mask: Tensor | None, position_ids: Tensor | None, segment_ids: Tensor | None
+    config: TransformerConfig, ids: Tensor, position_ids: Tensor | None, segment_ids: Tensor | None
 ) -> None:
+    for name, given in (("ids", ids), ("position_ids", position_ids), ("segment_ids", segment_ids)):
+        if not (isinstance(given, Tensor) or (given is None and name != "ids")):
+            raise TypeError(f"{name} must be a torch.Tensor, got {type(given).__name__}")
     if ids.dim() != 2:
         raise ValueError(f"ids must have shape [B, T], got {tuple(ids.shape)}")
-    for name, given in (("attention_mask", attention_mask), ("segment_ids", segment_ids)):
-        if given is not None and given.shape != ids.shape:
-            raise ValueError(f"{name} must have the shape of ids {tuple(ids.shape)}, got {tuple(given.shape)}")
+    if ids.shape[1] > config.context:
+        raise ValueError(
+            f"sequence of {ids.shape[1]} tokens is longer than the context of {config.context}"
+        )
+    if segment_ids is not None and not config.segments:
+        raise ValueError("segment_ids were given to a model without segments (config.segments=0)")
+    if segment_ids is not None and segment_ids.shape != ids.shape:
+        raise ValueError(f"segment_ids must have the shape of ids {tuple(ids.shape)}, got {tuple(segment_ids.shape)}")
+    turns = config.positions is Positions.ROPE and "attention" in config.sublayers
+    if position_ids is not None and not (turns or config.positions is Positions.LEARNED):
+        raise ValueError(
+            "position_ids were given to a model without positions "
+            f"(config.positions={config.positions.value!r}, config.sublayers={config.sublayers})"
+        )
     if position_ids is not None and position_ids.shape not in (ids.shape, ids.shape[1:]):
         raise ValueError(
             f"position_ids must have shape {tuple(ids.shape)} or ({ids.shape[1]},), got {tuple(position_ids.shape)}"
         )
-    # An additive mask (0 and -inf) would be read the wrong way round. The look at its values is for eager mode only.
-    if attention_mask is not None and attention_mask.is_floating_point() and not torch.compiler.is_compiling():
-        if (attention_mask < 0).any():
-            raise ValueError("attention_mask must hold 1 or True at real tokens and 0 elsewhere, got negative numbers")
 
 
 def initialize(model: Transformer, seed: int) -> None:

@@ -5,6 +5,7 @@ A step of it is in :mod:`normlab.training.run`; schedules and parameter groups a
 
 import multiprocessing
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +13,10 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from normlab.optimizers import OptimizerKind, Schedule, learning_rate, parameter_groups
+from normlab.arithmetic import check_count
+from normlab.optimizers import OptimizerKind, Schedule, immovable, learning_rate, parameter_groups
 from normlab.training import interrupt
-from normlab.training.losses import next_token_loss, summed_loss
+from normlab.training.losses import IGNORED, next_token_loss, summed_loss
 from normlab.training.run import Batches, History, NonFiniteError, NotSavedError, Precision, Run, Settings
 
 __all__ = [
@@ -82,19 +84,26 @@ def train(
             ``state_dict`` and ``load_state_dict``. A save that fails on the way is told in a warning: the file
             of before stays whole, and the run goes on.
 
+    Warns:
+        UserWarning: parameters in half precision, mostly the gains of norms, that this learning rate is too small to
+            move; see :func:`normlab.optimizers.immovable`.
+
     Raises:
-        ValueError: a setting out of range, a precision that the device lacks, a batch without any target that
-            counts, or a checkpoint that is damaged, of another version, of a run with other settings, another
-            model or other data.
+        ValueError: a model without anything to train, a setting out of range, a precision that the device lacks, a
+            batch without any target that counts, or a checkpoint that is damaged, of another version, of a run with
+            other settings, another model or other data.
         NotWrittenError: an OSError; there is no room or no right to write a checkpoint. Noticed before the first step.
         NotSavedError: a NotWrittenError; the last save failed. The model is trained, the error has the ``history``.
         NonFiniteError: a FloatingPointError; the loss or a gradient became NaN or infinite. Names the step, and the
             module where it first appeared. The model is left as it was before that step.
     """
     settings = Settings(steps, lr, seed, warmup, floor, schedule, clip, weight_decay, betas, optimizer, precision)
-    if save_every < 1:
-        raise ValueError(f"save_every must be at least 1, got {save_every}")
+    check_count("save_every", save_every)
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError(f"the model ({type(model).__name__}) has no parameter to train: none, or all are frozen")
     run = Run(model, batches, settings)
+    if settings.optimizer is OptimizerKind.ADAMW and run.world.rank == 0:
+        _warn_of_immovable(model, lr)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and os.path.exists(path):
         run.load(path)
@@ -128,19 +137,45 @@ def train(
     return history
 
 
+def _warn_of_immovable(model: nn.Module, lr: float) -> None:
+    names = immovable(model, lr)
+    if names:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        warnings.warn(
+            f"a learning rate of {lr:g} is too small to move {', '.join(names[:3])}{more}: a step is at most half the "
+            f"distance to the next number of {model.get_parameter(names[0]).dtype}, and rounding undoes it. Keep the "
+            "weights in float32 and train with precision='bf16', or store gains as 1 + w (convention 'gemma' or "
+            "'nemotron').",
+            stacklevel=3,
+        )
+
+
 @torch.no_grad()
 def validation_loss(model: nn.Module, batches: Batches, count: int = 8, seed: int = 1234) -> float:
-    """Mean loss over the targets of ``count`` batches that a seed of their own draws, in nats per token."""
-    was_training = model.training
-    model.eval()
+    """Mean loss over the targets of ``count`` batches that a seed of their own draws, in nats per token.
+
+    The model computes in evaluation mode and is left in the modes in which it was found, whatever ``batches`` raises.
+
+    Raises:
+        ValueError: no target of any batch counts.
+    """
+    check_count("count", count)
     generator = torch.Generator().manual_seed(seed)
-    device = next(model.parameters()).device
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     losses, tokens = [], []
-    for _ in range(count):
-        total, number = summed_loss(model, *(t.to(device) for t in batches(generator)))
-        losses.append((total / number).item())
-        tokens.append(number.item())
-    model.train(was_training)
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        for _ in range(count):
+            total, number = summed_loss(model, *(t.to(device) for t in batches(generator)))
+            if number:
+                losses.append((total / number).item())
+                tokens.append(number.item())
+    finally:
+        for module in training:
+            module.training = True
+    if not tokens:
+        raise ValueError(f"no target of the {count} batches counts: all are {IGNORED} or masked")
     # Relative weights: batches of equal size weigh exactly 1, and their plain mean is not rounded once more.
     weights = [n / tokens[0] for n in tokens]
     return sum(w * loss for w, loss in zip(weights, losses)) / sum(weights)

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from normlab.arithmetic import check_mask
+
 IGNORED = -100  # a target that does not count, as in torch
 
 
@@ -17,12 +19,16 @@ def summed_loss(
         targets: [...]; those of -100 do not count.
         mask: attention mask of the shape of targets, 1 or True at real tokens; the model receives it, and targets
             at other places do not count. A model that gets None is called without.
+
+    Raises:
+        TypeError, ValueError: a mask that is none, as in :func:`normlab.arithmetic.check_mask`.
     """
     if mask is None:
         output = model(inputs)
     else:
+        real = check_mask("mask", mask, targets.shape)
         output = model(inputs, attention_mask=mask)
-        targets = targets.masked_fill(mask == 0, IGNORED)
+        targets = targets.masked_fill(~real, IGNORED)
     logits = getattr(output, "logits", output)
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
@@ -31,6 +37,9 @@ def summed_loss(
 
 
 def next_token_loss(model: nn.Module, inputs: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Mean cross-entropy of the ``targets`` that count under the model's logits, in nats; see :func:`summed_loss`."""
+    """Mean cross-entropy of the ``targets`` that count under the model's logits, in nats; see :func:`summed_loss`.
+
+    NaN if no target counts.
+    """
     total, count = summed_loss(model, inputs, targets, mask)
     return total / count
