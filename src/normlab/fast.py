@@ -91,7 +91,7 @@ def layer_norm(
         convention = choose_convention(convention, LAYER_NORM_CONVENTIONS, "layernorm")
         check_absent(convention, weight, bias)
         if convention is Convention.NEMOTRON and weight is not None:
-            weight = 1 + weight.to(_accumulator(weight))
+            weight = weight + 1  # rounded as it is stored, as in the published code
     if torch.compiler.is_compiling():
         return functional.layer_norm(x.to(_accumulator(x)), weight, bias, eps).to(x.dtype)
     if not _is_plain(x, weight, bias):
