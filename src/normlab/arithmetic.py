@@ -65,33 +65,6 @@ def affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return y
 
 
-def real_tokens(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Where x [..., d] holds real tokens, as bool [...].
-
-    Raises:
-        ValueError: a mask of another shape, or with other values than 0 and 1: an additive mask (0 and -inf) would
-            otherwise be read the wrong way round.
-    """
-    if mask is None:
-        return torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
-    if mask.shape != x.shape[:-1]:
-        raise ValueError(
-            f"mask must have shape {tuple(x.shape[:-1])}, that of x without features, got {tuple(mask.shape)}"
-        )
-    if mask.dtype != torch.bool and ((mask != 0) & (mask != 1)).any():
-        raise ValueError(
-            f"mask must hold 1 or True at real tokens and 0 elsewhere, got values in {mask.unique().tolist()}"
-        )
-    return mask.bool()
-
-
-def scatter(tokens: Tensor, real: Tensor, x: Tensor) -> Tensor:
-    """Tokens [n, d] back at the places in ``real`` of a tensor like x, zeros elsewhere."""
-    y = torch.zeros_like(x)
-    y[real] = tokens.to(x.dtype)
-    return y
-
-
 def grouped(x: Tensor, groups: int) -> Tensor:
     return x.unflatten(-1, (groups, x.shape[-1] // groups))
 
