@@ -36,9 +36,10 @@ NORMS = {
     "identity": ("identity", {}),
     "batchnorm": ("batchnorm", {}),
     "powernorm": ("powernorm", {}),
+    "powernorm, group scaling": ("powernorm", {"group_scaling": 2}),
     "groupnorm over tokens": ("groupnorm", {"groups": 2, "over": "tokens"}),
 }
-ACROSS_TOKENS = ("batchnorm", "powernorm", "groupnorm over tokens")
+ACROSS_TOKENS = ("batchnorm", "powernorm", "powernorm, group scaling", "groupnorm over tokens")
 PER_TOKEN = tuple(name for name in NORMS if name not in ACROSS_TOKENS)
 WIDTH = 6
 
@@ -106,7 +107,7 @@ def test_in_evaluation_batch_and_power_norm_are_causal():
 
 def run_padded(name, x, mask, warmed_up):
     """Outputs and input gradients at real tokens, parameter gradients, buffers, after two training steps."""
-    norm = build(name, warmup=1) if warmed_up and name == "powernorm" else build(name)
+    norm = build(name, warmup=1) if warmed_up and name.startswith("powernorm") else build(name)
     x = x.clone().requires_grad_()
     for _ in range(2):
         y = norm(x, mask)
@@ -207,7 +208,7 @@ GROUP_NORMS = {name for name in NORMS if name.startswith("groupnorm")}
 INVARIANCES = {
     check_shift: LAYER_NORMS | GROUP_NORMS | {"batchnorm"},
     check_dataset_shift: {"batchnorm"},
-    check_scale: set(PER_TOKEN) - WITHOUT_STATISTIC,
+    check_scale: set(PER_TOKEN) - WITHOUT_STATISTIC | {"powernorm, group scaling"},
     check_dataset_scale: set(NORMS) - WITHOUT_STATISTIC,
     check_sign: set(NORMS),
     check_rotation: RMS_NORMS - {"rmsnorm, partial"} | {"scalenorm", "identity"},
@@ -329,7 +330,9 @@ def test_what_is_not_finite_spoils_its_own_row_only(kind, bad):
     clean = norm(x)
     x[2, 3] = bad
     y = norm(x)
-    assert y[2].isnan().any() and torch.equal(y[[0, 1, 3]], clean[[0, 1, 3]])
+    assert y[2].isnan().any()
+    # Not bit for bit: a batch with such a row is computed by the reference formula, also when the others are fine.
+    torch.testing.assert_close(y[[0, 1, 3]], clean[[0, 1, 3]], rtol=1e-13, atol=1e-13)
 
 
 # --- views and empty tensors ---------------------------------------------------------------------------------------

@@ -67,13 +67,6 @@ def affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     return y
 
 
-def real_tokens(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Where x [..., d] holds real tokens, as bool [...]; errors as in :func:`check_mask`."""
-    if mask is None:
-        return torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
-    return check_mask("mask", mask, x.shape[:-1])
-
-
 def fill_padding(x: Tensor, real: Tensor) -> Tensor:
     """x [..., d] with one fixed vector wherever ``real`` [...] is False.
 
@@ -82,13 +75,6 @@ def fill_padding(x: Tensor, real: Tensor) -> Tensor:
     """
     harmless = torch.linspace(-1, 1, x.shape[-1], dtype=x.dtype, device=x.device)
     return torch.where(real[..., None], x, harmless)
-
-
-def scatter(tokens: Tensor, real: Tensor, x: Tensor) -> Tensor:
-    """Tokens [n, d] back at the places in ``real`` of a tensor like x, zeros elsewhere."""
-    y = torch.zeros_like(x)
-    y[real] = tokens.to(x.dtype)
-    return y
 
 
 def grouped(x: Tensor, groups: int) -> Tensor:

@@ -194,7 +194,8 @@ def race_modules(dtype: torch.dtype, tokens: int, width: int, rounds: int, clock
         own: list[Tensor] = list(layer.parameters())
         theirs = [p.detach().clone().requires_grad_() for p in own]
         contenders[kind] = (layer, own)
-        contenders[f"F.{function.__name__}"] = (_torch_norm(function, theirs, 1e-5 if kind == "LayerNorm" else 1e-6), theirs)
+        eps = 1e-5 if kind == "LayerNorm" else 1e-6
+        contenders[f"F.{function.__name__}"] = (_torch_norm(function, theirs, eps), theirs)
     calls = min(max(1, (1 << 19) // (tokens * width)), 100)
     if training:
         x.requires_grad_()

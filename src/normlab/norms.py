@@ -116,7 +116,8 @@ class BatchNorm(nn.Module):
 
     In training the batch is normalized with its own biased variance, and ``running_mean`` and ``running_var`` [width]
     move towards its mean and *unbiased* variance by the share ``momentum`` (torch's sense: the weight of the new
-    value; None = the mean over all batches so far). In evaluation the running statistics are used.
+    value; None = the mean over all batches so far). In evaluation the running statistics are used. As with torch's
+    module, ``torch.func`` transforms of training need them passed in: ``functional_call(norm, (parameters, buffers), x)``.
 
     Raises (in training): ValueError on a batch with fewer than two real tokens.
     """
@@ -151,12 +152,24 @@ class BatchNorm(nn.Module):
     def _track(self, x: Tensor, mask: Tensor | None) -> None:
         batch = functional.batch_moments(x, mask)
         self.num_batches_tracked += 1
-        share = 1 / self.num_batches_tracked.item() if self.momentum is None else self.momentum
-        self.running_mean.lerp_(batch.mean.to(self.running_mean.dtype), share)
-        self.running_var.lerp_(batch.unbiased_var.to(self.running_var.dtype), share)
+        batches = self.num_batches_tracked.to(_wide(self.running_mean))
+        share = 1 / batches if self.momentum is None else self.momentum
+        _move(self.running_mean, batch.mean, share)
+        _move(self.running_var, batch.unbiased_var, share)
 
     def extra_repr(self) -> str:
         return f"{self.width}, eps={self.eps}, momentum={self.momentum}"
+
+
+def _wide(running: Tensor) -> torch.dtype:
+    """The dtype in which a running quantity is updated."""
+    return torch.promote_types(running.dtype, torch.float32)
+
+
+def _move(running: Tensor, target: Tensor, share: Tensor | float) -> None:
+    """Move a running quantity in place towards ``target``, by ``share`` of the way."""
+    wide = _wide(running)
+    running.copy_(torch.lerp(running.to(wide), target.to(wide), share))
 
 
 class GroupNorm(nn.Module):
@@ -232,26 +245,27 @@ class PowerNorm(nn.Module):
         self.register_buffer("num_batches_tracked", torch.tensor(0))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        check_width(x, self.width)
         if self.group_scaling is not None:
-            x = functional.group_scaling(x, self.group_scaling, self.eps)
+            x = functional.group_scaling(x, self.group_scaling, self.eps, mask=mask)
         weight, bias, eps, phi = self.weight, self.bias, self.eps, self.running_phi
         if not self.training:
             return functional.power_norm(x, weight, bias, eps, mask=mask, phi=phi)
-        used = None if self.num_batches_tracked < self.warmup else phi
+        batch = functional.mean_square(x, mask)
+        used = torch.where(self.num_batches_tracked < self.warmup, batch, phi)
         y = functional.power_norm(
             x, weight, bias, eps, mask=mask, phi=used, nu=self.running_nu, backward_decay=self.alpha_bkw
         )
-        self._track(x, mask)
+        self._track(batch, x.numel() > 0 if mask is None else mask.any())
         return y
 
     @torch.no_grad()
-    def _track(self, x: Tensor, mask: Tensor | None) -> None:
-        if x.numel() == 0 or (mask is not None and not mask.any()):
-            return
-        self.num_batches_tracked += 1
-        step = int(self.num_batches_tracked)
-        share = 1 / step if step <= self.warmup else 1 - self.alpha_fwd
-        self.running_phi.lerp_(functional.mean_square(x, mask).to(self.running_phi.dtype), share)
+    def _track(self, batch: Tensor, seen: Tensor | bool) -> None:
+        """Take in the mean square of a batch, unless it had no real token."""
+        self.num_batches_tracked += seen
+        step = self.num_batches_tracked.to(_wide(self.running_phi))
+        share = torch.where(step <= self.warmup, 1 / step.clamp(min=1), 1 - self.alpha_fwd)
+        _move(self.running_phi, batch, share * seen)
 
     def extra_repr(self) -> str:
         return (
