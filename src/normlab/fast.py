@@ -337,7 +337,7 @@ def _is_plain(*tensors: Tensor | None) -> bool:
             return False
     return (
         not torch._C._are_functorch_transforms_active()  # torch.autograd.Function asks this as well
-        and not torch._C._len_torch_dispatch_stack()  # make_fx, for example
+        and torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is None  # make_fx
         and forward_ad._current_level < 0
         and not torch.jit.is_tracing()
     )
