@@ -8,8 +8,16 @@ from pathlib import Path
 
 from xdist.scheduler import LoadScopeScheduling
 
-# The longest files in order, after the notebooks; what else there is takes a few seconds a file.
-HEAVY = ["tests/test_types.py"]
+# The longest files in order, after the notebooks: 60 to 10 seconds of one core.
+HEAVY = [
+    "tests/test_guard.py",
+    "tests/site/test_browser.py",
+    "tests/test_experiments_placement_trained.py",
+    "tests/test_types.py",
+    "tests/site/test_small_books.py",
+    "tests/test_inspect.py",
+    "tests/test_distributed.py",
+]
 # Tests as long as a whole file, which share nothing with the rest of theirs.
 APART = ["tests/test_standalone.py::test_runs_elsewhere"]
 
