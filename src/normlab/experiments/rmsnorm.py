@@ -6,6 +6,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -16,9 +17,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from normlab import device, fast, functional, optimizers, probes, training
+from normlab.attention import SelfAttention
 from normlab.conventions import Convention
 from normlab.experiments import small_models
-from normlab.norms import NormKind
+from normlab.norms import Identity, LayerNorm, NormKind, RMSNorm, ScaleNorm
+from normlab.placement import Placement
 from normlab.record import Recipe, grid
 from normlab.transformer import MLP, Transformer
 
@@ -82,56 +85,181 @@ def mean_shares(model: Transformer) -> list[float]:
 # --- an LN model becomes an RMSNorm model, and an RMSNorm model is rotated ------------------------------------------
 
 
-def to_rmsnorm(model: Transformer, center: bool = True) -> Transformer:
-    """The Pre-LN model as an RMSNorm model that computes the same function, in float64.
+@dataclass(frozen=True)
+class _Read:
+    """Linear layers that read the stream behind a norm (times ``scale``), or as it is."""
 
-    1. Everything that writes to the stream (embeddings, attention's output, the MLP's second matrix) loses its mean
+    layers: list[nn.Linear]
+    norm: nn.Module | None = None
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class _Write:
+    """A linear layer whose output, or the norm of it, is added to the stream."""
+
+    layer: nn.Linear
+    norm: nn.Module | None = None
+
+
+@dataclass(frozen=True)
+class _Through:
+    """The stream itself goes through a norm."""
+
+    norm: nn.Module
+
+
+def _way(model: Transformer) -> list[_Read | _Write | _Through]:
+    """What happens to the stream between embedding and head, in order."""
+
+    def through(norm: nn.Module | None) -> list[_Through]:
+        return [] if norm is None or isinstance(norm, Identity) else [_Through(norm)]
+
+    def read(layers: list[nn.Linear], norm: nn.Module | None = None, scale: float = 1.0) -> _Read:
+        return _Read(layers, None if isinstance(norm, Identity) else norm, scale)
+
+    steps: list = through(model.embedding_norm)
+    for residual in (residual for block in model.blocks for residual in block.residuals):
+        sublayer, norm, scale = residual.sublayer, residual.norm, residual.norm_scale
+        if isinstance(sublayer, MLP):
+            inner, last = [sublayer.up] if sublayer.gate is None else [sublayer.up, sublayer.gate], sublayer.down
+        else:
+            inner, last = [sublayer.query, sublayer.key, sublayer.value], sublayer.out
+        write = _Write(last, None if isinstance(residual.output_norm, Identity) else residual.output_norm)
+        match residual.placement:
+            case Placement.PARALLEL if norm is None:  # the block's one norm serves this sublayer too
+                next(step for step in reversed(steps) if isinstance(step, _Read)).layers.extend(inner)
+                steps += [write]
+            case Placement.PRE | Placement.PERI | Placement.PARALLEL:
+                steps += [read(inner, norm, scale), write]
+            case Placement.OUTPUT | Placement.NONE:
+                steps += [read(inner), write]
+            case Placement.POST | Placement.DEEPNORM:
+                steps += [read(inner), write, *through(norm)]
+            case Placement.HYBRID:
+                steps += [*through(norm), read(inner), write]
+    top = model.head if model.head_transform is None else model.head_transform.linear
+    return [*steps, read([top], model.final_norm)]
+
+
+def _writers(model: Transformer) -> list[nn.Linear]:
+    return [step.layer for step in _way(model) if isinstance(step, _Write)]
+
+
+def to_rmsnorm(model: Transformer, center: bool = True) -> Transformer:
+    """The LayerNorm model as an RMSNorm model that computes the same function, in float64; a tied head is untied.
+
+    1. Everything that writes to the stream (embeddings, attention's output, the MLP's last matrix) loses its mean
        over the features, so that the stream has mean 0 everywhere. LayerNorm never saw that mean.
-    2. On such a stream LayerNorm is RMSNorm plus its bias, which moves into the matrices that read: W beta.
+    2. On such a stream LayerNorm is RMSNorm plus its shift, which moves into the layers that read: their bias grows
+       by W beta. Where queries and keys are normed, their projections lose the mean likewise.
 
     ``center=False`` leaves out the first step, and then it is not the same function.
 
-    Source: Jiang et al. 2023, arXiv:2305.14858.
+    Raises:
+        ValueError: the norms are not LayerNorms, or RMSNorm would see a mean that nothing takes out: where layers read
+            the stream without a norm (output, none, hybrid's attention; post and deepnorm before their first norm; no
+            final norm), where a norm writes to the stream (post, deepnorm, peri, hybrid's MLP, an embedding norm)
+            and its gains, or its shifts, are not all the same, behind the activation of a head transform, and in norms
+            of queries and keys behind a rotation. Norms of queries, keys and values must have no shift.
+
+    Source: Jiang et al. 2023, arXiv:2305.14858, for Pre-LN.
     """
-    config = model.config.replace(
-        norm=NormKind.RMSNORM, eps=model.config.eps or 1e-5, attention_bias=True, mlp_bias=True, head_bias=True
+    config = model.config
+    if config.norm is not NormKind.LAYERNORM:
+        raise ValueError(f"only a model with norm=layernorm becomes an RMSNorm model, got norm={config.norm.value}")
+    if config.head_transform:
+        raise ValueError("head_transform=True: its norm stands behind an activation, whose mean nothing takes out")
+    old = copy.deepcopy(model).double()
+    config = config.replace(
+        norm=NormKind.RMSNORM,
+        convention=Convention.BARE if config.convention is Convention.BARE else Convention.DEFAULT,
+        eps=1e-5 if config.eps is None else config.eps,
+        attention_bias=True,
+        mlp_bias=True,
+        head_bias=True,
+        tied_head=False,
     )
-    new, old = Transformer(config).double(), copy.deepcopy(model).double()
+    new = Transformer(config, seed=None).to(old.head.weight).train(old.training)
     left = new.load_state_dict(old.state_dict(), strict=False)
     with torch.no_grad():
-        for name in left.missing_keys:  # the biases of the linear layers
+        for name in left.missing_keys:  # biases that the linear layers did not have
             new.get_parameter(name).zero_()
-        for norm, readers in zip(_norms(old), _readers(new), strict=True):
-            for reader in readers:
-                reader.bias.copy_(reader.weight @ norm.bias)
+        for before, after in zip(old.modules(), new.modules(), strict=True):
+            if isinstance(before, LayerNorm):
+                _set_gain(after, _gain(before))
+            elif isinstance(before, SelfAttention):
+                _center_heads(old, before, after)
+        passed: nn.Module | None = None  # the norm that the stream comes from, if nothing was added since
+        for before, after in zip(_way(old), _way(new), strict=True):
+            match before:
+                case _Through(norm):
+                    _check_writes_no_mean(old, norm)
+                    passed = norm
+                case _Write(_, norm):
+                    if norm is not None:
+                        _check_writes_no_mean(old, norm)
+                    passed = None
+                case _Read(layers, norm, scale):
+                    norm = norm or passed
+                    if norm is None:
+                        raise _refusal(old, layers[0], "reads the stream without a norm, so that its mean counts")
+                    for layer in after.layers if norm.bias is not None else ():
+                        layer.bias += scale * layer.weight @ norm.bias
         for table in new.embedding_tables() if center else ():
             table.weight -= table.weight.mean(1, keepdim=True)
         for writer in _writers(new) if center else ():
             writer.weight -= writer.weight.mean(0, keepdim=True)
+            writer.bias -= writer.bias.mean()
     return new
 
 
 def rotated(model: Transformer, Q: Tensor, fold: bool = True) -> Transformer:
-    """The model with its whole stream in other coordinates: x becomes Q x [d, d] orthogonal; float64.
+    """The model with its whole stream in other coordinates: x becomes Q x, Q [d, d] orthogonal; the same function, in
+    float64; a tied head is untied.
 
-    ``fold`` first moves the gains of the norms into the matrices that read; with them in place, rotating is wrong.
+    Everything that writes to the stream is turned along, everything that reads is turned back. The gains of the norms
+    first move into the layers that read (``fold``); with them in place, rotating is wrong. A norm whose output is the
+    stream or is added to it (post, deepnorm, peri, output, hybrid's MLP, an embedding norm) has no layer behind it:
+    its gains G = diag(g) must be turned into Q G Q^T, which is a vector of gains if all are the same, or if Q only
+    permutes features that differ.
+
+    Raises:
+        ValueError: Q is not orthogonal of the model's width, a norm on the stream is no RMSNorm (nor ScaleNorm, nor
+            identity), or a norm that writes to the stream has gains that Q does not turn into gains.
     """
-    model = copy.deepcopy(model).double()
+    Q = Q.to(next(model.parameters()).device, torch.float64)
+    d = model.config.width
+    if Q.shape != (d, d) or (Q @ Q.T - torch.eye(d).to(Q)).abs().max() > 1e-10:
+        raise ValueError(f"Q must be an orthogonal matrix of shape ({d}, {d}), to 1e-10, got shape {tuple(Q.shape)}")
+    new = copy.deepcopy(model).double()
+    if new.config.tied_head:  # the embedding is turned, the head turned back and scaled
+        new.config = new.config.replace(tied_head=False)
+        new.head.weight = nn.Parameter(new.head.weight.detach().clone())
     with torch.no_grad():
-        for norm, readers in zip(_norms(model), _readers(model), strict=True):
-            if fold:
-                for reader in readers:
-                    reader.weight *= norm.weight
-                norm.weight.fill_(1)
-            for reader in readers:
-                reader.weight.copy_(reader.weight @ Q.T)
-        for table in model.embedding_tables():
+        for step in _way(new):
+            norm = step.norm
+            if norm is not None and not _commutes_with_rotations(norm):
+                raise _refusal(new, norm, "lets no rotation through: only RMSNorm, ScaleNorm and identity do")
+            match step:
+                case _Read(layers):
+                    for layer in layers:
+                        gain = _gain(norm) if fold and norm else 1.0
+                        layer.weight.copy_((layer.weight * gain) @ Q.T)
+                    if fold and norm:
+                        _set_gain(norm, 1.0)
+                case _Write(layer):
+                    layer.weight.copy_(Q @ layer.weight)
+                    if layer.bias is not None:
+                        layer.bias.copy_(Q @ layer.bias)
+            if fold and norm and not isinstance(step, _Read):
+                turned = (Q * _gain(norm)) @ Q.T
+                if (turned - turned.diag().diag()).abs().max() > 1e-10 * turned.abs().max():
+                    raise _refusal(new, norm, "writes to the stream, and Q does not turn its gains into gains")
+                _set_gain(norm, turned.diag())
+        for table in new.embedding_tables():
             table.weight.copy_(table.weight @ Q.T)
-        for writer in _writers(model):
-            writer.weight.copy_(Q @ writer.weight)
-            if writer.bias is not None:
-                writer.bias.copy_(Q @ writer.bias)
-    return model
+    return new
 
 
 def rotation(width: int, seed: int = 0) -> Tensor:
@@ -140,22 +268,50 @@ def rotation(width: int, seed: int = 0) -> Tensor:
     return torch.linalg.qr(draw).Q
 
 
-def _sublayers(model: Transformer) -> list:
-    return [residual.sublayer for block in model.blocks for residual in block.residuals]
+def _commutes_with_rotations(norm: nn.Module) -> bool:
+    return isinstance(norm, ScaleNorm) or (isinstance(norm, RMSNorm) and norm.fraction == 1.0)
 
 
-def _norms(model: Transformer) -> list[nn.Module]:
-    return [*(residual.norm for block in model.blocks for residual in block.residuals), model.final_norm]
+def _gain(norm: nn.Module) -> Tensor | float:
+    """The factor on each feature [d]; 1 for ScaleNorm, whose one factor goes through everything."""
+    if norm.weight is None or isinstance(norm, ScaleNorm):
+        return 1.0
+    return norm.weight + 1 if norm.convention in (Convention.GEMMA, Convention.NEMOTRON) else norm.weight
 
 
-def _readers(model: Transformer) -> list[list[nn.Linear]]:
-    """The linear layers behind each norm of :func:`_norms`."""
-    inner = [[s.up] if isinstance(s, MLP) else [s.query, s.key, s.value] for s in _sublayers(model)]
-    return [*inner, [model.head]]
+def _set_gain(norm: nn.Module, gain: Tensor | float) -> None:
+    if norm.weight is not None and not isinstance(norm, ScaleNorm):
+        norm.weight[:] = gain - 1.0 if norm.convention is Convention.GEMMA else gain
 
 
-def _writers(model: Transformer) -> list[nn.Linear]:
-    return [s.down if isinstance(s, MLP) else s.out for s in _sublayers(model)]
+def _check_writes_no_mean(model: Transformer, norm: LayerNorm) -> None:
+    reasons = {"gains differ, so that what it writes has a mean": norm.weight}
+    reasons |= {"shifts differ, and RMSNorm has none": norm.bias}
+    for reason, values in reasons.items():
+        if values is not None and (values - values.mean()).abs().max() > 1e-12 * values.abs().max():
+            raise _refusal(model, norm, f"writes to the stream, and its {reason}")
+
+
+def _center_heads(model: Transformer, old: SelfAttention, new: SelfAttention) -> None:
+    """Take from queries, keys and values the mean that their LayerNorms, now RMSNorms, took out."""
+    for name in ("query", "key", "value"):
+        norm, projection = getattr(old, f"{name}_norm"), getattr(new, name)
+        if isinstance(norm, Identity):
+            continue
+        if norm.bias is not None and norm.bias.any():
+            raise _refusal(model, norm, "has shifts, for which RMSNorm has no place")
+        if old.norm_after_rotary and old.rotary is not None and name != "value":
+            raise _refusal(model, norm, "stands behind the rotation of positions, which changes the mean of its input")
+        for values in (projection.weight, projection.bias):
+            by_norm = values.unflatten(0, (-1, norm.width))
+            by_norm -= by_norm.mean(1, keepdim=True)
+
+
+def _refusal(model: Transformer, module: nn.Module, reason: str) -> ValueError:
+    name = next(name for name, m in model.named_modules() if m is module)
+    layer = name.split(".")[1] if name.startswith("blocks.") else None
+    where = f"{name} (placement={model.config.placements[int(layer)].value})" if layer else name
+    return ValueError(f"{where} {reason}")
 
 
 def logit_difference(first: Transformer, second: Transformer) -> float:
