@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import torch
@@ -350,13 +351,18 @@ def embedded_lines(seed: int = 0, lines: int = 32, width: int = 64) -> Lines:
 
     ``seed`` chooses the lines; the vectors are always the same.
     """
-    corpus = data.corpus()
-    generator = torch.Generator().manual_seed(seed)
-    newline = corpus.vocabulary.index("\n")
-    ids, _, mask = data.line_sampler(corpus.train, newline, lines, longest=60)(generator)
+    batches, vocabulary = _lines_of_hamlet(lines)
+    ids, _, mask = batches(torch.Generator().manual_seed(seed))
     vectors = torch.Generator().manual_seed(4242)
-    table = torch.randn(len(corpus.vocabulary), width, generator=vectors, dtype=torch.float64)
+    table = torch.randn(vocabulary, width, generator=vectors, dtype=torch.float64)
     return Lines(table[ids] * mask[..., None], mask)
+
+
+@cache
+def _lines_of_hamlet(lines: int) -> tuple[Callable, int]:
+    """A sampler of lines, and the size of the vocabulary."""
+    corpus = data.corpus()
+    return data.line_sampler(corpus.train, corpus.vocabulary.index("\n"), lines, longest=60), len(corpus.vocabulary)
 
 
 def repad(lines: Lines, extra: int, content: float = 0.0) -> Lines:
@@ -529,7 +535,8 @@ def exchanges_of_sync_batchnorm() -> dict[str, list[str]]:
     from torch.nn.modules._functions import SyncBatchNorm
 
     def called(method: Callable) -> list[str]:
-        return sorted(set(re.findall(r"\.(all_gather|all_reduce|broadcast|reduce_scatter)\w*\(", inspect.getsource(method))))
+        code = inspect.getsource(method)
+        return sorted(set(re.findall(r"\.(all_gather|all_reduce|broadcast|reduce_scatter)\w*\(", code)))
 
     return {"forward": called(SyncBatchNorm.forward), "backward": called(SyncBatchNorm.backward)}
 
