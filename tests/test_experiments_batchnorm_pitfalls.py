@@ -61,7 +61,7 @@ def test_shift_of_the_noise_is_a_third():
     model = bn.DigitsMLP("noisy batchnorm", seed=0)
     pixels, means = bn.standardized_digits().train[:128], []
     for _ in range(40):
-        means.append(bn.feature_means(model, pixels))
+        means.append(bn.feature_moments(model, pixels)[0])
         for norm in model.norms:
             norm.num_batches_tracked += 1
     moves = torch.stack([(b - a).abs().mean() for a, b in zip(means, means[1:])])
@@ -230,13 +230,58 @@ def test_fluctuation_of_a_coin_follows_the_exact_law():
 # --- accumulation and synchronization -----------------------------------------------------------------------------
 
 
+def test_start_of_the_digits_mlp():
+    """Standard deviations of 4096 weights a layer; the same random numbers in both."""
+    xavier, wide = (bn.DigitsMLP("none", 1, start).linears[3].weight for start in ("xavier", "fan-in"))
+    assert xavier.std().item() == pytest.approx((2 / 128) ** 0.5, rel=0.03)
+    torch.testing.assert_close(wide, xavier * 2**0.5)
+
+
+def test_feature_moments_are_those_of_the_hidden_layers():
+    model, pixels = bn.DigitsMLP("none", 0), bn.standardized_digits().train[:50]
+    means, spreads = bn.feature_moments(model, pixels)
+    x = pixels
+    for n, linear in enumerate(model.linears):
+        x = linear(F.gelu(x) if n else x).double().detach()
+        torch.testing.assert_close(means[n].double(), x.mean(0), rtol=1e-4, atol=1e-5)
+        assert spreads[n].item() ** 2 == pytest.approx(x.var(0, correction=0).mean().item(), rel=1e-4)
+        x = x.float()
+
+
+def test_relative_shift_of_batchnorm_with_noise():
+    """With a spread near 1 both units agree; the noise itself has a spread of 1.02."""
+    result = bn.train_digits("noisy batchnorm", 0.1, 0, steps=60, look_around=False)
+    assert result["relative_shift"] == pytest.approx(result["shift"], rel=0.05)
+    small = bn.train_digits("none", 0.1, 0, steps=60, look_around=False)
+    assert small["relative_shift"] > 3 * small["shift"]  # its layers have spreads far below 1
+
+
+def test_sync_batchnorm_gathers_and_reduces():
+    assert bn.exchanges_of_sync_batchnorm() == {"forward": ["all_gather"], "backward": ["all_reduce"]}
+
+
+def test_fluctuations_of_shuffled_pixels_and_of_passages():
+    found = {f.name: f for f in bn.fluctuations(n=128, count=100)}
+    shuffled, in_order = (found[f"gray values, {how}"] for how in ("shuffled", "image by image"))
+    assert shuffled.expected == in_order.expected
+    assert shuffled.measured == pytest.approx(shuffled.expected, rel=0.25)
+    assert found["words of Hamlet, one passage"].measured > 1.05 * found["words of Hamlet, shuffled"].measured
+
+
 def test_gradient_in_parts_is_torchs():
     x = normal(8, 4)
     generator = torch.Generator().manual_seed(5)
     W, c = (torch.randn(4, 4, generator=generator, dtype=x.dtype) for _ in range(2))
     W.requires_grad_()
     (F.batch_norm(x @ W, None, None, training=True, eps=1e-6) @ c).tanh().sum(-1).mean().backward()
-    torch.testing.assert_close(bn.gradient_in_parts(norms.BatchNorm(4).double(), x, 1), W.grad)
+    torch.testing.assert_close(bn.gradient_in_parts(norms.BatchNorm(4).double(), x, [8]), W.grad)
+
+
+def test_gradient_in_parts_averages_the_means_of_the_parts():
+    x = normal(8, 4)
+    layer = norms.LayerNorm(4).double()
+    parts = [bn.gradient_in_parts(layer, part, [len(part)]) for part in x.split([3, 5])]
+    torch.testing.assert_close(bn.gradient_in_parts(layer, x, [3, 5]), sum(parts) / 2)
 
 
 @pytest.mark.parametrize("cuts", [[3, 5], [2, 2, 4], [30, 900]])

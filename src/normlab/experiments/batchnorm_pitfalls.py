@@ -1,9 +1,13 @@
 """Chapter 2: why not the norm that vision already had?"""
 
+import inspect
 import math
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from functools import cache
 from typing import Any
 
 import torch
@@ -47,13 +51,28 @@ class NoisyBatchNorm(norms.BatchNorm):
         return scale * y + shift + JITTER * uniform(y.shape)
 
 
-DIGIT_NORMS = ("none", "batchnorm", "noisy batchnorm", "layernorm")
+class Start(str, Enum):
+    """Standard deviation of the initial weights of a :class:`DigitsMLP`."""
+
+    XAVIER = "xavier"  # sqrt(2 / (fan_in + fan_out)): in 8 layers of GELU most of the signal is lost
+    FAN_IN = "fan-in"  # sqrt(2 / fan_in): it is not
+
+
+# What is compared. A norm makes up for the scale of the weights before it; without one it has to fit the activation.
+DIGIT_KINDS = {
+    "none": {"norm": "none", "start": "xavier"},
+    "none, wide start": {"norm": "none", "start": "fan-in"},
+    "batchnorm": {"norm": "batchnorm", "start": "xavier"},
+    "noisy batchnorm": {"norm": "noisy batchnorm", "start": "xavier"},
+    "layernorm": {"norm": "layernorm", "start": "xavier"},
+}
+DIGIT_RATES = (0.03, 0.1, 0.3, 1.0)
 
 
 class DigitsMLP(nn.Module):
-    """Standardized pixels [B, 64] -> logits [B, 10]: ``depth`` times linear, norm, GELU, and a linear head. Xavier."""
+    """Standardized pixels [B, 64] -> logits [B, 10]: ``depth`` times linear, norm, GELU, and a linear head."""
 
-    def __init__(self, norm: str, seed: int, depth: int = DEPTH, width: int = WIDTH):
+    def __init__(self, norm: str, seed: int, start: Start | str = Start.XAVIER, depth: int = DEPTH, width: int = WIDTH):
         super().__init__()
         self.linears = nn.ModuleList(nn.Linear(width if i else 64, width) for i in range(depth))
         self.norms = nn.ModuleList(self._norm(norm, width, seed, i) for i in range(depth))
@@ -61,7 +80,8 @@ class DigitsMLP(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for linear in (*self.linears, self.head):
-                std = (2 / sum(linear.weight.shape)) ** 0.5
+                fans = sum(linear.weight.shape) if Start(start) is Start.XAVIER else linear.in_features
+                std = (2 / fans) ** 0.5
                 linear.weight.copy_(std * torch.randn(linear.weight.shape, generator=generator, dtype=torch.float64))
                 linear.bias.zero_()
 
@@ -94,7 +114,13 @@ def standardized_digits() -> data.Digits:
 
 
 def train_digits(
-    norm: str, lr: float, seed: int, steps: int = 300, look_around: bool = True, progress: str | None = None
+    norm: str,
+    lr: float,
+    seed: int,
+    steps: int = 300,
+    start: Start | str = Start.XAVIER,
+    look_around: bool = True,
+    progress: str | None = None,
 ) -> dict:
     """Train a :class:`DigitsMLP` with plain SGD on batches of 64, in float32 on one CPU thread.
 
@@ -104,18 +130,19 @@ def train_digits(
         ``accuracy``: on held-out digits, in evaluation mode.
         ``shift``: how far the mean of a feature moves in 10 steps on fixed pixels, averaged over features, layers and
         time, in training mode; None if the run ended early.
+        ``relative_shift``: the same, each layer in units of its own spread (root of the mean variance of its features).
         ``early``, ``late``: the smoothness measures of :func:`along_the_gradient`, means over the probed steps of the
         first and of the last third; None without ``look_around``.
     """
     images = standardized_digits()
-    model = DigitsMLP(norm, seed)
+    model = DigitsMLP(norm, seed, start)
     batches = data.rows(images.train, images.train_labels, 64)
     probes: dict[str, list[dict[str, float]]] = {"early": [], "late": []}
-    means: list[Tensor] = []
+    seen: list[tuple[Tensor, Tensor]] = []
 
     def look(step: int, history: training.History) -> None:
         if step % 10 == 9:
-            means.append(feature_means(model, images.train[:256]))
+            seen.append(feature_moments(model, images.train[:256]))
         third = "early" if step < steps // 3 else "late" if step >= 2 * steps // 3 else None
         if look_around and third and step % 20 == 10:
             batch = batches(torch.Generator().manual_seed(7_000_000 + step))
@@ -132,12 +159,14 @@ def train_digits(
         with torch.no_grad():
             right = model(images.val).argmax(-1) == images.val_labels
     finished = len(history.loss) == steps
-    moves = [(b - a).abs().mean().item() for a, b in zip(means, means[1:])]
+    moves = [(b - a).abs().mean(1) for (a, _), (b, _) in zip(seen, seen[1:])]  # [depth] each
+    relative = [move / spread for move, (_, spread) in zip(moves, seen)]
     return {
         "loss": history.loss,
         "final": sum(history.loss[-20:]) / 20 if finished else None,
         "accuracy": right.double().mean().item(),
-        "shift": sum(moves) / len(moves) if finished else None,
+        "shift": torch.stack(moves).mean().item() if finished else None,
+        "relative_shift": torch.stack(relative).mean().item() if finished else None,
         **{third: _mean_of(values) if finished and values else None for third, values in probes.items()},
     }
 
@@ -157,9 +186,19 @@ def _with_buffers(model: nn.Module, method: Callable[[], Any]) -> Any:
 
 
 @torch.no_grad()
-def feature_means(model: DigitsMLP, pixels: Tensor) -> Tensor:
-    """Mean of every hidden feature over fixed pixels, [depth, width], as the model is now; buffers stay."""
-    return _with_buffers(model, lambda: torch.stack([h.mean(0) for h in model.hidden(pixels)]))
+def feature_moments(model: DigitsMLP, pixels: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean of every hidden feature over fixed pixels [depth, width], and the spread of every layer [depth].
+
+    The spread is the root of the variance over the pixels, averaged over the features. The model as it is now; buffers
+    stay.
+    """
+    hidden = _with_buffers(model, lambda: torch.stack(model.hidden(pixels)))
+    return hidden.mean(1), hidden.var(1, correction=0).mean(1).sqrt()
+
+
+def spread_at_start(kind: str, seed: int) -> list[float]:
+    """Spread of every hidden layer of a network of DIGIT_KINDS before training, on 256 digits."""
+    return feature_moments(DigitsMLP(seed=seed, **DIGIT_KINDS[kind]), standardized_digits().train[:256])[1].tolist()
 
 
 STEP_SIZES = tuple(0.02 * n for n in (1, 2, 5, 10, 15, 20))  # up to 0.4
@@ -312,13 +351,18 @@ def embedded_lines(seed: int = 0, lines: int = 32, width: int = 64) -> Lines:
 
     ``seed`` chooses the lines; the vectors are always the same.
     """
-    corpus = data.corpus()
-    generator = torch.Generator().manual_seed(seed)
-    newline = corpus.vocabulary.index("\n")
-    ids, _, mask = data.line_sampler(corpus.train, newline, lines, longest=60)(generator)
+    batches, vocabulary = _lines_of_hamlet(lines)
+    ids, _, mask = batches(torch.Generator().manual_seed(seed))
     vectors = torch.Generator().manual_seed(4242)
-    table = torch.randn(len(corpus.vocabulary), width, generator=vectors, dtype=torch.float64)
+    table = torch.randn(vocabulary, width, generator=vectors, dtype=torch.float64)
     return Lines(table[ids] * mask[..., None], mask)
+
+
+@cache
+def _lines_of_hamlet(lines: int) -> tuple[Callable, int]:
+    """A sampler of lines, and the size of the vocabulary."""
+    corpus = data.corpus()
+    return data.line_sampler(corpus.train, corpus.vocabulary.index("\n"), lines, longest=60), len(corpus.vocabulary)
 
 
 def repad(lines: Lines, extra: int, content: float = 0.0) -> Lines:
@@ -424,6 +468,7 @@ def fluctuations(n: int = 128, count: int = 400, width: int = 64, seed: int = 0)
 
     images = data.digits()
     pixels = images.train.double()
+    gray = pixels.reshape(-1, 1)  # one channel, as a convolution sees it: the pixels of an image after each other
     pixels = pixels[:, pixels.std(0) > 0.1]
     by_class = torch.stack([c[torch.randint(len(c), (n,), generator=generator)] for c in _classes(pixels, images) * 40])
     zipf = normal(1000)[data.zipf(1000, 100_000, seed=seed)]
@@ -435,6 +480,8 @@ def fluctuations(n: int = 128, count: int = 400, width: int = 64, seed: int = 0)
         fluctuation("normal vectors", vectors, shuffled(vectors)),
         fluctuation("digits, shuffled", pixels, shuffled(pixels)),
         fluctuation("digits, one class a batch", pixels, by_class),
+        fluctuation("gray values, shuffled", gray, shuffled(gray)),
+        fluctuation("gray values, image by image", gray, together(gray)),
         fluctuation("Zipf tokens, independent", zipf, shuffled(zipf)),
         fluctuation("words of Hamlet, shuffled", words, shuffled(words)),
         fluctuation("words of Hamlet, one passage", words, together(words)),
@@ -463,14 +510,15 @@ def _topics(normal: Callable[[int], Tensor], count: int, generator: torch.Genera
 # --- accumulation and synchronization -----------------------------------------------------------------------------
 
 
-def gradient_in_parts(norm: nn.Module, x: Tensor, parts: int) -> Tensor:
-    """Gradient of a linear map in front of ``norm``, when x [B, d] comes in ``parts`` whose losses are averaged."""
+def gradient_in_parts(norm: nn.Module, x: Tensor, rows: Sequence[int]) -> Tensor:
+    """Gradient of a linear map in front of ``norm``: x [B, d] comes in parts of ``rows`` rows, whose losses (means over
+    their rows) are averaged."""
     generator = torch.Generator().manual_seed(5)
     W, c = (torch.randn(x.shape[-1], x.shape[-1], generator=generator, dtype=x.dtype) for _ in range(2))
     W.requires_grad_()
-    for part in x.chunk(parts):
+    for part in x.split(list(rows)):
         y = norm(part @ W)
-        ((y @ c).tanh().sum(-1).mean() / parts).backward()
+        ((y @ c).tanh().sum(-1).mean() / len(rows)).backward()
     return W.grad
 
 
@@ -480,6 +528,17 @@ def combined_moments(parts: Sequence[functional.Moments]) -> functional.Moments:
     mean = sum(p.count / count * p.mean for p in parts)
     var = sum(p.count / count * (p.var + (p.mean - mean).square()) for p in parts)
     return functional.Moments(mean, var, count)
+
+
+def exchanges_of_sync_batchnorm() -> dict[str, list[str]]:
+    """Which collective operations torch's SyncBatchNorm calls in its forward and in its backward pass."""
+    from torch.nn.modules._functions import SyncBatchNorm
+
+    def called(method: Callable) -> list[str]:
+        code = inspect.getsource(method)
+        return sorted(set(re.findall(r"\.(all_gather|all_reduce|broadcast|reduce_scatter)\w*\(", code)))
+
+    return {"forward": called(SyncBatchNorm.forward), "backward": called(SyncBatchNorm.backward)}
 
 
 # --- helpers of the chapter ---------------------------------------------------------------------------------------
@@ -509,9 +568,9 @@ def _four_digits(value):
 
 
 def _record_digits(**setting) -> dict:
-    """:func:`train_digits` with the loss averaged over every ten steps."""
+    """:func:`train_digits` with the loss averaged over every ten steps, and only at the rate that the chapter draws."""
     result = train_digits(**setting)
-    losses = result["loss"]
+    losses = result["loss"] if setting["lr"] == 0.1 else []
     tens = [sum(losses[i : i + 10]) / 10 for i in range(0, len(losses) - 9, 10)]
     return _four_digits({**result, "loss": [loss for loss in tens if math.isfinite(loss)]})
 
@@ -519,8 +578,9 @@ def _record_digits(**setting) -> dict:
 RECORDS = (
     Recipe(
         "noisy_batchnorm",
-        "digits, MLP of 8 hidden layers of 64 (GELU), plain SGD: no norm, BatchNorm, BatchNorm and noise, LayerNorm",
-        grid(norm=DIGIT_NORMS, lr=(0.03, 0.1, 0.3, 1.0), seed=range(5), steps=(300,)),
+        "digits, MLP of 8 hidden layers of 64 (GELU), plain SGD: no norm with two starts, BatchNorm, BatchNorm and noise, "
+        "LayerNorm",
+        [{**kind, **at} for kind in DIGIT_KINDS.values() for at in grid(lr=DIGIT_RATES, seed=range(5), steps=(300,))],
         _record_digits,
     ),
     Recipe(

@@ -13,9 +13,10 @@ from normlab.experiments.batchnorm_pitfalls import padded_moments
 from normlab.page.figures import BLUE, COLORS, GREEN, INK, ORANGE, PINK, plain_log
 
 SEEDS: dict[str, Any] = {"alpha": 0.5, "linewidth": 1}  # single seeds stand behind their mean
-NORM_COLORS = {"none": INK, "batchnorm": BLUE, "noisy batchnorm": ORANGE, "layernorm": GREEN}
+NORM_COLORS = {"none": INK, "none, wide start": PINK, "batchnorm": BLUE, "noisy batchnorm": ORANGE, "layernorm": GREEN}
 NORM_LABELS = {
-    "none": "no norm",
+    "none": "no norm, Xavier",
+    "none, wide start": "no norm, √(2/fan-in)",
     "batchnorm": "BatchNorm",
     "noisy batchnorm": "BatchNorm + noise",
     "layernorm": "LayerNorm",
@@ -50,7 +51,7 @@ def column_and_row(ax: Axes, x: Tensor, column: int, row: int) -> None:
 def noisy_training(
     axes: Sequence[Axes], curves: dict[str, Sequence[Sequence[float]]], finals: dict[str, dict[float, Sequence[float]]]
 ) -> None:
-    """Left: training loss, {norm: [seeds][tens of steps]}. Right: final loss by learning rate, {norm: {lr: seeds}}.
+    """Left: training loss, {kind: [seeds][tens of steps]}. Right: final loss by learning rate, {kind: {lr: seeds}}.
 
     Bands and bars reach from the lowest seed to the highest.
     """
@@ -63,14 +64,14 @@ def noisy_training(
     left.set(title="Shift put back, still trained …", xlabel="step", ylabel="training loss (nats)", ylim=(0, 3.8))
     left.legend(loc="upper right", fontsize=11)
     right.set(xscale="log", yscale="log")
-    for nudge, (norm, by_rate) in zip((0.9, 0.97, 1.03, 1.1), finals.items()):
+    for nudge, (norm, by_rate) in zip((0.86, 0.93, 1, 1.07, 1.15), finals.items()):
         at = [lr * nudge for lr in by_rate]
         means = [sum(losses) / len(losses) for losses in by_rate.values()]
         right.vlines(at, [min(v) for v in by_rate.values()], [max(v) for v in by_rate.values()], NORM_COLORS[norm], linewidth=1.5)
         right.plot(at, means, "o-", color=NORM_COLORS[norm], markersize=5, linewidth=1)
     plain_log(right.xaxis, (0.03, 0.1, 0.3, 1.0))
     plain_log(right.yaxis, (0.01, 0.1, 1.0))
-    right.set(title="… at every rate tried", xlabel="learning rate", ylabel="final loss (nats)")
+    right.set(title="… at all four rates", xlabel="learning rate", ylabel="final loss (nats)")
 
 
 def padded_variance(ax: Axes, measured: dict[float, Sequence[tuple[float, float]]]) -> None:

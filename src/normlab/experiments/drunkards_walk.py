@@ -12,7 +12,7 @@ from torch import Tensor
 from normlab import data, device, functional, probes, training
 from normlab.experiments import small_models
 from normlab.norms import NormKind
-from normlab.record import Recipe
+from normlab.record import Recipe, grid
 from normlab.transformer import Init, Transformer, TransformerConfig
 
 # --- the walk -------------------------------------------------------------------------------------------------
@@ -179,6 +179,7 @@ def stack_growth(stack: str, seed: int, width: int = 128, shallow: int = 12, dee
         ``measured``: std after the deep stack over std after the shallow one.
         ``law``: the same ratio if Var r stayed at its value in the first block and no covariance arose.
         ``increments``: Var r of the last block over Var r of the first, in the deep stack.
+        ``attention``: attention's part of the last block's Var r.
         ``covariance``: covariance share of the growth, in the deep stack.
     """
     kind = STACKS_BY_NAME[stack]
@@ -190,18 +191,65 @@ def stack_growth(stack: str, seed: int, width: int = 128, shallow: int = 12, dee
         first = sum(s.increment for s in account[:per_block])
         end[layers] = account[-1].after ** 0.5
         law[layers] = (account[0].before + layers * first) ** 0.5
+    last = sum(s.increment for s in account[-per_block:])
     return {
         "measured": end[deep] / end[shallow],
         "law": law[deep] / law[shallow],
-        "increments": sum(s.increment for s in account[-per_block:]) / first,
+        "increments": last / first,
+        "attention": sum(s.increment for s in account[-per_block:] if s.kind == "attention") / last,
         "covariance": probes.covariance_share(account),
     }
 
 
-def growth_within(width: int, init: Init, seed: int = 0, layers: int = 12) -> float:
-    """Size of the stream after the last block over its size before the first, in one stack at initialization."""
-    records = read_stack(fresh_stack(layers, seed, width=width, init=init))
-    return probes.size(records[-1].stream_after) / probes.size(records[0].stream)
+@dataclass(frozen=True)
+class AttentionByDepth:
+    """A fresh stack, block by block: what attention and MLP write, and how alike the tokens are that they read.
+
+    ``all_tokens``, ``first_token`` and ``mlp`` are variances of increments; the first token of a passage sees only
+    itself. ``alike`` is the mean cosine of two tokens of a passage in the stream before the block.
+    ``swapped``: variance of what attention writes if the first block's is given the last block's input, and the last
+    block's the first one's.
+    """
+
+    all_tokens: list[float]
+    first_token: list[float]
+    mlp: list[float]
+    alike: list[float]
+    swapped: tuple[float, float]
+
+
+def attention_by_depth(seed: int, layers: int = 80) -> AttentionByDepth:
+    """Read a fresh stack (Xavier, width 128, passages of 64 characters), and exchange the inputs of two attentions."""
+    model = fresh_stack(layers, seed)
+    readings = read_stack(model)
+    attention, mlp = ([r for r in readings if r.kind == kind] for kind in ("attention", "mlp"))
+    first, last = (model.blocks[i].residuals[0].sublayer for i in (0, -1))
+    with torch.no_grad(), device.single_thread():
+        swapped = first(attention[-1].sublayer_input), last(attention[0].sublayer_input)
+    return AttentionByDepth(
+        [probes.variance(r.increment) for r in attention],
+        [probes.variance(r.increment[:, :1]) for r in attention],
+        [probes.variance(r.increment) for r in mlp],
+        [probes.token_cosine(r.stream) for r in attention],
+        (probes.variance(swapped[0]), probes.variance(swapped[1])),
+    )
+
+
+def growth_within(width: int, init: Init | str, seed: int = 0, layers: int = 12) -> dict[str, float]:
+    """Sizes in one stack at initialization.
+
+    Returns:
+        ``start``: of the stream before the first block.
+        ``written``: of what the first block adds, attention and MLP together.
+        ``growth``: of the stream after the last block, over ``start``.
+    """
+    readings = read_stack(fresh_stack(layers, seed, width=width, init=Init(init)))
+    start = probes.size(readings[0].stream)
+    return {
+        "start": start,
+        "written": probes.size(readings[0].increment + readings[1].increment),
+        "growth": probes.size(readings[-1].stream_after) / start,
+    }
 
 
 # --- what scale does to gradients and updates -------------------------------------------------------------------
@@ -339,6 +387,12 @@ RECORDS = (
             for seed in range(10)
         ],
         lambda **setting: small_models.five_digits(stack_growth(**setting)),
+    ),
+    Recipe(
+        "growth_by_width",
+        "a fresh stack of 12 blocks with N(0, 0.02), and with scaled writers: sizes by width, float64",
+        grid(width=(48, 128, 512), init=(Init.GPT2.value, Init.GPT2_SCALED.value), seed=range(5), layers=(12,)),
+        lambda **setting: small_models.five_digits(growth_within(**setting)),
     ),
     Recipe(
         "trained_streams",

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 from normlab.experiments import drawing
-from normlab.experiments.drunkards_walk import RULES, Walk
+from normlab.experiments.drunkards_walk import RULES, AttentionByDepth, Walk
 from normlab.page.figures import BLUE, GREEN, INK, ORANGE, PINK, plain_log
 
 SEEDS: dict[str, Any] = {"alpha": 0.55, "linewidth": 1}  # single seeds stand behind their mean
@@ -52,19 +52,26 @@ def rules(ax: Axes, paths: Sequence[Tensor]) -> None:
     ax.set(title="One law, six exceptions, all predictable", xlabel="step", ylabel="size (rms)", xlim=(0, steps + 3))
 
 
-def attention_grows(
-    axes: Sequence[Axes], all_tokens: Sequence[float], first_token: Sequence[float], mlp: Sequence[float], alike: Sequence[float]
-) -> None:
+def attention_grows(axes: Sequence[Axes], runs: Sequence[AttentionByDepth]) -> None:
     """Variance of the increments, and similarity of tokens, against the block."""
     left, right = axes
-    blocks = range(1, len(alike) + 1)
-    left.plot(blocks, first_token, color=PINK, linewidth=1, label="attention, first token")
-    left.plot(blocks, all_tokens, color=ORANGE, label="attention, all tokens")
-    left.plot(blocks, mlp, color=BLUE, label="MLP, all tokens")
+    for name, color, label in (
+        ("first_token", PINK, "attention, first token"),
+        ("all_tokens", ORANGE, "attention, all tokens"),
+        ("mlp", BLUE, "MLP, all tokens"),
+    ):
+        _over_seeds(left, [getattr(run, name) for run in runs], color, label)
     left.set(title="Attention writes more …", xlabel="block", ylabel="Var r", ylim=(0, 2.6))
     left.legend(loc="upper left", fontsize=11)
-    right.plot(blocks, alike, color=GREEN)
+    _over_seeds(right, [run.alike for run in runs], GREEN)
     right.set(title="… as tokens get alike", xlabel="block", ylabel="cosine of two tokens", ylim=(0, 1))
+
+
+def _over_seeds(ax: Axes, runs: Sequence[Sequence[float]], color: str, label: str | None = None) -> None:
+    values = torch.tensor(runs).T
+    n = range(1, len(values) + 1)
+    ax.plot(n, values, color=color, **SEEDS)
+    ax.plot(n, values.mean(1), color=color, label=label)
 
 
 def trained_stream(axes: Sequence[Axes], live: dict, seeds: dict[str, Sequence[Sequence[float]]]) -> None:
