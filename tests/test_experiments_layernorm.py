@@ -14,13 +14,6 @@ def test_token_of_the_figure():
     assert torch.allclose(functional.layer_norm(ln.TOKEN, ln.GAIN, ln.BIAS), y, atol=1e-14)
 
 
-@pytest.mark.parametrize(("spread", "eps", "size"), [(1e-3, 1e-6, 0.70711), (1e-4, 1e-6, 0.09950), (1.0, 0.0, 1.0)])
-def test_after_eps(spread, eps, size):
-    assert ln.after_eps(spread, eps) == pytest.approx(size, abs=1e-5)
-    x = torch.tensor([-spread, spread], dtype=torch.float64)
-    assert torch.nn.functional.layer_norm(x, (2,), eps=eps).abs().max().item() == pytest.approx(size, abs=1e-5)
-
-
 def test_tokens_have_the_mean_and_spread_they_claim():
     x, mean, spread = ln.tokens_with_offsets(50)
     assert torch.allclose(x.mean(-1, keepdim=True), mean) and torch.allclose(x.std(-1, correction=0, keepdim=True), spread)

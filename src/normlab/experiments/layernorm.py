@@ -36,11 +36,6 @@ GAIN = torch.tensor([1.6, 0.5, 1.0, 0.3, 1.9, 1.2, 0.7, 1.4, 0.9, 2.0, 0.6, 1.1]
 BIAS = torch.tensor([0.4, -0.3, 0.0, 0.6, 0.1, -0.8, 0.2, 0.5, 0.9, -0.2, -0.5, 0.3], dtype=torch.float64)
 
 
-def after_eps(size: float, eps: float) -> float:
-    """Size of LayerNorm's output if the spread of its input is ``size``: below 1 as soon as eps counts."""
-    return size / math.sqrt(size**2 + eps)
-
-
 def tokens_with_offsets(tokens: int, width: int = 64, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens [tokens, width] with a mean (variance 1) and a spread (uniform from 0.5 to 2) of their own, and both."""
     generator = torch.Generator().manual_seed(seed)
