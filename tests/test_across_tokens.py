@@ -10,6 +10,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from draw import normal
 from torch import nn
 from torch.func import functional_call, grad, jacrev, stack_module_state, vmap
 
@@ -35,13 +36,9 @@ MASKS = {"bool mask": MASK, "int mask": MASK.int(), "no mask": None}
 with_and_without_mask = pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 
 
-def draw(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def tokens(mask, seed=0):
     """[3, 5, WIDTH], NaN at padding."""
-    x = 0.5 + draw(3, 5, WIDTH, seed=seed)
+    x = 0.5 + normal(3, 5, WIDTH, seed=seed)
     return x if mask is None else x.masked_fill(~mask.bool()[..., None], math.nan)
 
 
@@ -52,7 +49,7 @@ def build(name, seed=1):
     with torch.no_grad():
         for i, t in enumerate([*norm.parameters(), *norm.buffers()]):
             if t.is_floating_point():
-                t += 0.3 * draw(*t.shape, seed=seed + i).abs()
+                t += 0.3 * normal(*t.shape, seed=seed + i).abs()
     return norm
 
 
@@ -120,7 +117,7 @@ def test_vmap_over_models(name, mask):
 def test_torch_func_grad(name, mask):
     norm, x = build(name), tokens(mask)
     parameters, buffers = state_of(norm)
-    loss = lambda y: (y * draw(3, 5, WIDTH, seed=7)).square().sum()
+    loss = lambda y: (y * normal(3, 5, WIDTH, seed=7)).square().sum()
     found = grad(lambda p, x: loss(call(norm, (p, buffers), x, mask)), (0, 1))(parameters, x)
     leaf = x.clone().requires_grad_()
     expected = torch.autograd.grad(loss(norm(leaf, mask)), [*norm.parameters(), leaf])
@@ -147,7 +144,7 @@ def test_export(mask):
     given = [t for t in (tokens(mask), mask) if t is not None]
     sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("tokens")}
     exported = torch.export.export(EveryNorm(), tuple(given), dynamic_shapes=(sizes,) * len(given))
-    given[0] = torch.cat([given[0], draw(3, 5, WIDTH, seed=2)], 1)[:2]
+    given[0] = torch.cat([given[0], normal(3, 5, WIDTH, seed=2)], 1)[:2]
     if mask is not None:
         given[1] = torch.cat([mask, ~mask.bool()], 1)[:2]
     for ours, theirs in zip(exported.module()(*given), EveryNorm()(*given), strict=True):
@@ -191,7 +188,7 @@ def test_a_transformer_with_batch_norm_and_a_mask(training):
 def test_extreme_columns_with_padding_that_stays(dtype):
     """Huge values, a mean that outweighs the spread, small and huge constants, tiny values; the oracle is torch in
     float64 on the real tokens."""
-    x = draw(3, 5, WIDTH)
+    x = normal(3, 5, WIDTH)
     x[..., 0] *= torch.finfo(dtype).max / 4
     x[..., 1] += 1e3
     x[..., 2] = 0.1
@@ -218,7 +215,7 @@ def test_extreme_columns_with_padding_that_stays(dtype):
 
 
 def test_too_few_tokens_give_nan_where_they_cannot_be_counted():
-    x = draw(2, 3, WIDTH)
+    x = normal(2, 3, WIDTH)
     for count in (1, 2):
         mask = torch.arange(6).reshape(2, 3) < count
         y = unread(lambda: functional.batch_norm(x, mask=mask))
@@ -234,4 +231,4 @@ def test_running_quantities_must_be_passed_to_torch_func(name):
     """As with torch's own BatchNorm1d: a transform refuses to change what its function did not get."""
     for norm in (build(name), nn.BatchNorm1d(WIDTH).double()):
         with pytest.raises(RuntimeError, match="mutate a captured Tensor"):
-            grad(lambda x: norm(x).square().sum())(draw(5, WIDTH))
+            grad(lambda x: norm(x).square().sum())(normal(5, WIDTH))

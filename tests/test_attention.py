@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from draw import normal
 from torch import nn
 from wrong_masks import WRONG_MASKS
 
@@ -13,16 +14,12 @@ from normlab.norms import make_norm
 WIDTH = 12
 
 
-def randn(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def attention(heads=4, seed=1, **options):
     """In float64 with random weights, biases and gains."""
     built = SelfAttention(WIDTH, heads, **options).double()
     with torch.no_grad():
         for i, p in enumerate(built.parameters()):
-            p.copy_(randn(*p.shape, seed=seed + i) * (0.5 if p.dim() > 1 else 1))
+            p.copy_(normal(*p.shape, seed=seed + i) * (0.5 if p.dim() > 1 else 1))
     return built
 
 
@@ -108,7 +105,7 @@ def test_attention_by_the_formula(name):
     if "rotary" in options and "head_dim" not in options:
         options["head_dim"] = 2
     a = attention(**options)
-    x = randn(3, 6, WIDTH)
+    x = normal(3, 6, WIDTH)
     masks = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
     with torch.no_grad():
         y = a(x, masks)
@@ -151,14 +148,14 @@ def test_sizes_of_projections_and_norms():
 
 def test_the_query_scale_is_not_tied_to_the_head_size():
     """Gemma 2 in small: heads of 16, scores times 256^(-1/2) = 0.0625 and not 0.25."""
-    x = randn(1, 5, WIDTH)
+    x = normal(1, 5, WIDTH)
     plain, scaled = attention(head_dim=16), attention(head_dim=16, scale=256**-0.5)
     torch.testing.assert_close(scaled.logits(x), plain.logits(x) * 0.0625 / 0.25)
 
 
 def test_logits_are_what_the_softmax_sees():
     a = attention(kv_heads=2, qk_norm="per_head", softcap=3.0, rotary=Rotary(2), head_dim=4)
-    x = randn(2, 5, WIDTH)
+    x = normal(2, 5, WIDTH)
     logits = a.logits(x)
     assert logits.shape == (2, 4, 5, 5)
     weights = logits.masked_fill(~visibility(5), -torch.inf).softmax(-1)
@@ -171,7 +168,7 @@ def test_shared_heads_equal_repeated_ones():
     full.load_state_dict(
         {k: repeat(v) if k.split(".")[0] in ("key", "value") else v for k, v in shared.state_dict().items()}
     )
-    x = randn(2, 7, WIDTH)
+    x = normal(2, 7, WIDTH)
     torch.testing.assert_close(shared(x), full(x))
 
 
@@ -190,7 +187,7 @@ def test_visibility_of_a_small_text():
 
 
 def test_a_window_of_one_sees_itself_and_a_wide_one_sees_all():
-    x = randn(2, 6, WIDTH)
+    x = normal(2, 6, WIDTH)
     one = attention(window=1)
     torch.testing.assert_close(one(x), one.out(one.value(x)))
     assert torch.equal(attention(window=6)(x), attention()(x))
@@ -200,7 +197,7 @@ def test_a_window_of_one_sees_itself_and_a_wide_one_sees_all():
 
 
 def test_the_future_is_hidden_unless_asked_for():
-    x = randn(1, 6, WIDTH)
+    x = normal(1, 6, WIDTH)
     changed = x.clone()
     changed[:, 4:] += 1
     assert torch.equal(attention()(x)[:, :4], attention()(changed)[:, :4])
@@ -214,7 +211,7 @@ def test_the_future_is_hidden_unless_asked_for():
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_changes_neither_outputs_nor_gradients(options, side):
     a = attention(**options, rotary=Rotary(2), head_dim=4)
-    real, weight = randn(1, 5, WIDTH), randn(1, 5, WIDTH, seed=9)
+    real, weight = normal(1, 5, WIDTH), normal(1, 5, WIDTH, seed=9)
 
     def run(pads, content):
         x = real.clone().requires_grad_()
@@ -237,7 +234,7 @@ def test_padding_changes_neither_outputs_nor_gradients(options, side):
 def test_not_even_nan_in_the_padding(name, side, bad):
     """Outputs and gradients of real tokens and of the weights are those without padding; padded places get none."""
     options = {"head_dim": 2, **OPTIONS[name]} if "rotary" in OPTIONS[name] else OPTIONS[name]
-    a, real, weight = attention(**options), randn(1, 5, WIDTH), randn(1, 5, WIDTH, seed=9)
+    a, real, weight = attention(**options), normal(1, 5, WIDTH), normal(1, 5, WIDTH, seed=9)
 
     def run(pads):
         mask = torch.tensor([[0] * pads + [1] * 5 if side == "left" else [1] * 5 + [0] * pads]).bool()
@@ -259,7 +256,7 @@ def test_not_even_nan_in_the_padding(name, side, bad):
 def test_a_norm_without_eps_takes_what_stands_at_padded_places(kind, eps):
     a = attention(qk_norm="per_head", make_norm=lambda n: make_norm(kind, n, eps=eps))
     x, mask = torch.full((2, 5, WIDTH), math.nan, dtype=torch.float64), torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 0]])
-    x[mask.bool()] = randn(7, WIDTH)
+    x[mask.bool()] = normal(7, WIDTH)
     y = a(x.requires_grad_(), mask)
     assert y.isfinite().all()
     y[mask.bool()].square().sum().backward()
@@ -269,7 +266,7 @@ def test_a_norm_without_eps_takes_what_stands_at_padded_places(kind, eps):
 @pytest.mark.parametrize("name", WRONG_MASKS)
 def test_a_mask_that_is_none_is_refused(name):
     mask, error, words = WRONG_MASKS[name]
-    a, x = attention(), randn(2, 5, WIDTH)
+    a, x = attention(), normal(2, 5, WIDTH)
     for call in (a, a.heads_of, a.logits, attention(softcap=1.0), attention(window=2), attention(causal=False)):
         with pytest.raises(error, match=f"attention_mask must .*{words}"):
             call(x, mask)
@@ -280,13 +277,13 @@ def test_a_mask_that_is_none_is_refused(name):
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float64])
 def test_a_mask_may_have_any_dtype(dtype):
-    mask, x = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 0]]), randn(2, 5, WIDTH)
+    mask, x = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 0]]), normal(2, 5, WIDTH)
     assert torch.equal(attention()(x, mask.to(dtype)), attention()(x, mask.bool()))
     assert torch.equal(visibility(5, attention_mask=mask.to(dtype)), visibility(5, attention_mask=mask.bool()))
 
 
 def test_masks_work_where_their_values_cannot_be_read():
-    a, x, mask = attention(softcap=2.0), randn(3, 5, WIDTH), torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 0], [1] * 5])
+    a, x, mask = attention(softcap=2.0), normal(3, 5, WIDTH), torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 0], [1] * 5])
     torch.testing.assert_close(torch.func.vmap(lambda x, m: a(x[None], m[None])[0])(x, mask), a(x, mask))
     assert a.to("meta")(x.to("meta"), mask.to("meta")).shape == x.shape
 
@@ -295,7 +292,7 @@ def test_masks_work_where_their_values_cannot_be_read():
 @pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"causal": False}, {"window": 2}, {"bias": True}])
 def test_a_row_that_sees_nothing_is_zero_with_finite_gradients(options, training):
     a = attention(**options).train(training)
-    x = randn(3, 4, WIDTH).requires_grad_()
+    x = normal(3, 4, WIDTH).requires_grad_()
     mask = torch.tensor([[0, 0, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1]])
     y = a(x, mask)
     assert torch.equal(y[1], torch.zeros_like(y[1]))
@@ -312,7 +309,7 @@ def test_what_torch_does_with_a_row_that_sees_nothing():
     """The fused path of nn.TransformerEncoder gives NaN, the other one finite numbers."""
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
-    x, hidden = torch.randn(2, 3, 8), torch.tensor([[False, False, True], [True, True, True]])
+    x, hidden = normal(2, 3, 8, dtype=torch.float32), torch.tensor([[False, False, True], [True, True, True]])
     before = torch.backends.mha.get_fastpath_enabled()
     try:
         with torch.no_grad():
@@ -328,7 +325,7 @@ def test_what_torch_does_with_a_row_that_sees_nothing():
 
 
 def test_rotation_keeps_norms_and_leaves_the_rest():
-    rotary, x = Rotary(6), randn(2, 5, 3, 10)
+    rotary, x = Rotary(6), normal(2, 5, 3, 10)
     y = rotary(x, torch.tensor([0, 1, 7, 500, 3]))
     torch.testing.assert_close(y.norm(dim=-1), x.norm(dim=-1))
     assert torch.equal(y[..., 6:], x[..., 6:])
@@ -338,12 +335,12 @@ def test_rotation_keeps_norms_and_leaves_the_rest():
 
 def test_scores_depend_on_distances_only():
     rotary = Rotary(8)
-    q, k = randn(1, 1, 1, 8, seed=1), randn(1, 1, 1, 8, seed=2)
+    q, k = normal(1, 1, 1, 8, seed=1), normal(1, 1, 1, 8, seed=2)
     score = lambda m, n: (rotary(q, torch.tensor([m])) * rotary(k, torch.tensor([n]))).sum()
     torch.testing.assert_close(score(103, 100), score(3, 0))
     assert abs(score(4, 0) - score(3, 0)) > 1e-3
     a = attention(rotary=Rotary(2), head_dim=4)
-    x = randn(2, 6, WIDTH)
+    x = normal(2, 6, WIDTH)
     later = torch.stack([torch.arange(6) + 40, torch.arange(6) + 7])
     torch.testing.assert_close(a(x, position_ids=later), a(x))
     assert not torch.allclose(a(x, position_ids=2 * torch.arange(6)), a(x))
@@ -360,7 +357,7 @@ def test_the_base_sets_the_slowest_turn():
 
 
 def test_half_types_turn_as_exactly_as_they_can():
-    x = randn(1, 4, 2, 8)
+    x = normal(1, 4, 2, 8)
     positions = torch.tensor([0, 5, 1000, 8000])
     for dtype, tolerance in ((torch.bfloat16, 2**-7), (torch.float16, 2**-10), (torch.float32, 1e-5)):
         y = Rotary(8)(x.to(dtype), positions)
@@ -371,7 +368,7 @@ def test_half_types_turn_as_exactly_as_they_can():
 
 @pytest.mark.parametrize("kind", ["per_head", "joint"])
 def test_a_bare_norm_commutes_with_the_rotation_and_gains_do_not(kind):
-    x, options = randn(1, 5, WIDTH), {"qk_norm": kind, "rotary": Rotary(4), "head_dim": 4, "kv_heads": 2}
+    x, options = normal(1, 5, WIDTH), {"qk_norm": kind, "rotary": Rotary(4), "head_dim": 4, "kv_heads": 2}
     before, after = attention(**options), attention(**options, norm_after_rotary=True)
     assert not torch.allclose(before(x), after(x), rtol=1e-3)
     for a in (before, after):
@@ -387,22 +384,22 @@ def test_qk_norm_bounds_the_logits_by_its_gains():
     a = attention(head_dim=16, qk_norm="per_head", rotary=Rotary(16), norm_after_rotary=True)
     bound = 16**0.5 * a.query_norm.weight.abs().max() * a.key_norm.weight.abs().max()
     for scale in (1e-2, 1.0, 1e6):
-        assert a.logits(scale * randn(2, 20, WIDTH)).abs().max() <= bound
-    assert attention(head_dim=16).logits(1e3 * randn(2, 20, WIDTH)).abs().max() > 100 * bound
+        assert a.logits(scale * normal(2, 20, WIDTH)).abs().max() <= bound
+    assert attention(head_dim=16).logits(1e3 * normal(2, 20, WIDTH)).abs().max() > 100 * bound
 
 
 def test_self_logit_at_unit_gains_is_the_bound():
     """A query that equals its key: d / sqrt(d) = 8 at d = 64, for every size of the stream."""
     a = SelfAttention(64, 1, qk_norm="per_head").double()
     a.key.load_state_dict(a.query.state_dict())
-    logits = a.logits(100 * randn(1, 5, 64))
+    logits = a.logits(100 * normal(1, 5, 64))
     assert logits.diagonal(dim1=-2, dim2=-1).flatten().tolist() == pytest.approx([8] * 5, rel=1e-6)
     assert logits.abs().max() <= 8
 
 
 def test_unit_scale_saturates_the_softmax_in_spite_of_qk_norm():
     """d = 256, 128 tokens: logits of std 16 leave 0.4 bit of entropy, 1/sqrt(d) gives std 1 and 6.3 of 7 bits."""
-    x, entropy = randn(4, 128, 256), {}
+    x, entropy = normal(4, 128, 256), {}
     for scale in (1.0, None):
         a = SelfAttention(256, 1, qk_norm="per_head", scale=scale).double()
         for i, p in enumerate((a.query.weight, a.key.weight)):
@@ -416,7 +413,7 @@ def test_unit_scale_saturates_the_softmax_in_spite_of_qk_norm():
 
 
 def test_a_soft_cap_bounds_logits_and_a_huge_one_does_nothing():
-    x = 50 * randn(2, 9, WIDTH)
+    x = 50 * normal(2, 9, WIDTH)
     assert attention(softcap=3.0).logits(x).abs().max() <= 3
     for options in ({}, {"kv_heads": 2, "window": 4}, {"causal": False}):
         for mask in (None, torch.tensor([[0] * 4 + [1] * 5, [1] * 6 + [0] * 3])):
@@ -425,7 +422,7 @@ def test_a_soft_cap_bounds_logits_and_a_huge_one_does_nothing():
 
 
 def test_the_explicit_path_in_half_types_stays_close():
-    a, x = attention(softcap=20.0), randn(2, 9, WIDTH)
+    a, x = attention(softcap=20.0), normal(2, 9, WIDTH)
     exact = a(x)
     for dtype, tolerance in ((torch.bfloat16, 0.05), (torch.float16, 0.01)):
         got = a.to(dtype)(x.to(dtype))
@@ -476,4 +473,4 @@ def test_a_sequence_without_a_batch_axis_is_refused():
     """With one head, [T, d] would otherwise give something of shape [T, 1, d]."""
     for shape in ((5, WIDTH), (1, 2, 5, WIDTH)):
         with pytest.raises(ValueError, match=rf"x must have shape \[B, T, d\], got \({shape[0]}, "):
-            attention(heads=1)(randn(*shape))
+            attention(heads=1)(normal(*shape))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from draw import normal
 
 from normlab import bench, norms
 from normlab.transformer import Transformer, TransformerConfig
@@ -79,7 +80,7 @@ def test_the_contenders_agree(monkeypatch):
     monkeypatch.setattr(bench, "_compiled_norms", lambda weight, bias: {})
     monkeypatch.setattr(bench, "_llama_norm", lambda weight: {})
     contenders = bench.norm_contenders(48)
-    x = torch.randn(5, 48, generator=torch.Generator().manual_seed(0))
+    x = normal(5, 48, dtype=torch.float32)
     results = {name: f(x) for name, (f, _) in contenders.items()}
     for name, y in results.items():
         torch.testing.assert_close(y, results[f"F.{name.split('.')[1]}"])
@@ -94,7 +95,7 @@ def test_without_statistics_only_the_gain_is_left():
     assert sum(p.numel() for p in bare.parameters()) == sum(p.numel() for p in model.parameters())
     ids = torch.arange(8)[None]
     assert not torch.allclose(bare(ids), model(ids))
-    x = torch.randn(3, 8)
+    x = normal(3, 8, dtype=torch.float32)
     assert torch.equal(bench.Gain(torch.nn.Parameter(torch.full((8,), 2.0)))(x), 2 * x)
 
 

@@ -5,15 +5,11 @@ import math
 
 import pytest
 import torch
+from draw import normal
 from torch.nn import functional as F
 
 from normlab import data, functional, norms, record, training
 from normlab.experiments import batchnorm_pitfalls as bn
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
 
 # --- digits -----------------------------------------------------------------------------------------------------
 

@@ -4,16 +4,13 @@ import json
 
 import pytest
 import torch
+from draw import normal
 
 from normlab import device, probes, record
 from normlab.experiments import small_models
 from normlab.experiments.placement import at_init as init
 from normlab.placement import Placement
 from normlab.training import losses
-
-
-def draw(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def small(placement, seed=3, layers=3, **options):
@@ -25,7 +22,7 @@ def small(placement, seed=3, layers=3, **options):
 
 @pytest.mark.parametrize("norm", ["rmsnorm", "layernorm"])
 def test_post_with_closed_branches_is_a_chain_of_its_norms(norm):
-    model, x = init.close_branches(small("post", norm=norm)), draw(2, 5, 16)
+    model, x = init.close_branches(small("post", norm=norm)), normal(2, 5, 16)
     y = x
     for block in model.blocks:
         for residual in block.residuals:
@@ -35,7 +32,7 @@ def test_post_with_closed_branches_is_a_chain_of_its_norms(norm):
 
 
 def test_peri_with_closed_branches_adds_the_biases():
-    model, x = init.close_branches(small("peri")), draw(2, 5, 16)
+    model, x = init.close_branches(small("peri")), normal(2, 5, 16)
     biases = sum(residual.output_norm.bias for block in model.blocks for residual in block.residuals)
     torch.testing.assert_close(init.run(model, x), x + biases)
 
@@ -54,13 +51,13 @@ def test_randomize_norms_leaves_matrices_alone_and_norms_not():
 
 
 def test_pullback_is_the_transposed_jacobian():
-    model, x, g = small("post", layers=1), draw(1, 2, 16), draw(1, 2, 16, seed=1)
+    model, x, g = small("post", layers=1), normal(1, 2, 16), normal(1, 2, 16, seed=1)
     jacobian = torch.autograd.functional.jacobian(lambda v: init.run(model, v), x).reshape(32, 32)
     torch.testing.assert_close(init.pullback(model, x, g).flatten(), jacobian.T @ g.flatten())
 
 
 def test_pullback_past_the_sublayers():
-    model, x, g = small("pre"), draw(2, 5, 16), draw(2, 5, 16, seed=1)
+    model, x, g = small("pre"), normal(2, 5, 16), normal(2, 5, 16, seed=1)
     assert torch.equal(init.pullback(model, x, g, detach=True), g)
     assert not torch.allclose(init.pullback(model, x, g), g, rtol=0.1)  # the hooks are gone again
     post = small("post", layers=1)
@@ -73,11 +70,11 @@ def test_pullback_past_the_sublayers():
 
 def test_a_norm_behind_an_uncorrelated_increment_divides_by_its_spread():
     # the factor 1/√(1 + v) of Post-Norm, with an increment exactly uncorrelated with the stream
-    v, x, r = 0.7, draw(1, 1, 4096), draw(1, 1, 4096, seed=1)
+    v, x, r = 0.7, normal(1, 1, 4096), normal(1, 1, 4096, seed=1)
     x = (x - x.mean()) / x.std(correction=0)
     r = r - r.mean() - (r * x).mean() * x
     r = r * (v**0.5 / r.std(correction=0))
-    y, g = (x + r).requires_grad_(), draw(1, 1, 4096, seed=2)
+    y, g = (x + r).requires_grad_(), normal(1, 1, 4096, seed=2)
     back = torch.autograd.grad(torch.nn.functional.layer_norm(y, (4096,), eps=0.0), y, g)[0]
     assert (back.norm() / g.norm()).item() == pytest.approx((1 + v) ** -0.5, rel=2e-3)
 

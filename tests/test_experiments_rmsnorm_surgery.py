@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 import torch
+from draw import randomize
 
 from normlab.experiments import rmsnorm as rms
 from normlab.norms import RMSNorm
@@ -71,17 +72,12 @@ def configs(norm, count, seed=0):
 
 def randomized(config, seed=0, gains=True, shifts=True):
     """Without ``gains`` those of the norms stay equal, but not 1; without ``shifts`` theirs stay 0."""
-    model, generator = Transformer(config, seed).double(), torch.Generator().manual_seed(seed + 1)
+    model = randomize(Transformer(config, seed).double(), seed, matrices=True)
     with torch.no_grad():
-        for name, p in model.named_parameters():
-            draw = 0.3 * torch.randn(p.shape, generator=generator, dtype=torch.float64)
-            module = model.get_submodule(name.rpartition(".")[0])
-            if not hasattr(module, "eps"):  # no norm
-                p += draw
-            elif name.endswith("weight"):
-                p += draw if gains else 0.2
-            elif shifts:
-                p += draw
+        for norm in (m for m in model.modules() if hasattr(m, "eps")):
+            for name, p in norm.named_parameters():
+                if not (gains if name == "weight" else shifts):
+                    p.fill_(1.2 if name == "weight" else 0.0)
     return model
 
 

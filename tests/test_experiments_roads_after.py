@@ -5,15 +5,12 @@ from statistics import fmean
 
 import pytest
 import torch
+from draw import normal
 
 from normlab.attention import Rotary, SelfAttention
 from normlab.experiments import real_models, small_models
 from normlab.experiments import roads_after as roads
 from normlab.inspection import observe
-
-
-def draw(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_runs_sees_what_does_not():
@@ -92,7 +89,7 @@ def test_slope_with_qk_norm_is_homogeneous(scale):
 @pytest.mark.parametrize("seed", range(3))
 def test_bound_holds_for_any_weights(qk_norm, kv_heads, seed):
     attention = roads.attention(qk_norm, seed, gains=0.5, scale=10.0 ** (3 * seed), kv_heads=kv_heads)
-    largest = attention.logits(draw(2, 9, 32, seed=seed)).abs().max().item()
+    largest = attention.logits(normal(2, 9, 32, seed=seed)).abs().max().item()
     assert 0.05 * roads.logit_bound(attention) < largest <= roads.logit_bound(attention)
 
 
@@ -103,7 +100,7 @@ def test_bound_is_reached(qk_norm, factor):
         attention.key.weight.copy_(attention.query.weight)
         attention.query.weight[8:] = 0  # everything in one head
         attention.key.weight[8:] = 0
-    x = draw(1, 1, 32)
+    x = normal(1, 1, 32)
     assert attention.logits(x)[0, 0, 0, 0].item() == pytest.approx(factor * math.sqrt(8), rel=1e-9)
     assert roads.logit_bound(attention) == pytest.approx(factor * math.sqrt(8))
 
@@ -115,7 +112,7 @@ def test_no_bound_without_norm():
 
 def test_gains_that_are_equal_in_each_pair_commute_with_rope():
     orders = [roads.attention("per_head", gains=0.5, rotary=Rotary(8), norm_after_rotary=after) for after in (0, 1)]
-    x = draw(2, 5, 32)
+    x = normal(2, 5, 32)
     assert (orders[0].logits(x) - orders[1].logits(x)).abs().max() > 0.1
     for attention in orders:
         with torch.no_grad():

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
+from draw import normal
 from torch import nn
 
 from normlab import data, training
@@ -19,7 +20,7 @@ class Bigrams(nn.Module):
         super().__init__()
         size = len(data.corpus(names).vocabulary)
         self.table = nn.Embedding(size, size)
-        draw = torch.randn(size, size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        draw = normal(size, size)
         self.table.weight = nn.Parameter(draw.float())
         self.seen = []
 

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from draw import normal, randomize
 
 from normlab import device, fast, probes
 from normlab.experiments import small_models
@@ -13,19 +14,9 @@ from normlab.experiments import why_post_ln_is_hard as hyp
 from normlab.experiments.placement import trained
 
 
-def draw(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def disturbed(name, layers=3, seed=0):
     """A stack in float64 whose gains and biases are not 1 and 0."""
-    model = hyp.model_of(name, layers, seed).double()
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.dim() == 1:
-                p += 0.3 * torch.randn(p.shape, generator=generator, dtype=p.dtype)
-    return model
+    return randomize(hyp.model_of(name, layers, seed).double())
 
 
 def torch_loss(model):
@@ -51,7 +42,7 @@ def test_output_is_what_the_head_reads():
 
 
 def test_relative_change():
-    x = draw(2, 5, 8)
+    x = normal(2, 5, 8)
     assert hyp.relative_change(x, 1.25 * x) == pytest.approx(0.25, rel=1e-12)
     assert hyp.relative_change(3 * x, 3 * x + 3) == pytest.approx(1 / x.square().mean().sqrt().item(), rel=1e-12)
 

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from draw import normal
 from torch import nn
 
 from normlab import families
@@ -248,7 +249,7 @@ def test_gradients(family):
     theirs = original(family)
     ours = families.from_transformers(theirs)
     ids, mask, positions = batch("right")
-    weights = torch.randn(2, T, VOCAB, generator=torch.Generator().manual_seed(1)) * mask[..., None]
+    weights = normal(2, T, VOCAB, seed=1, dtype=torch.float32) * mask[..., None]
     (theirs(input_ids=ids, attention_mask=mask, position_ids=positions).logits * weights).sum().backward()
     (ours(ids, mask, positions) * weights).sum().backward()
     assert share(ours.token_embedding.weight.grad, theirs.get_input_embeddings().weight.grad) <= 1e-5

@@ -12,6 +12,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from draw import normal
 
 from normlab import fast, functional, norms
 from normlab.config import TransformerConfig
@@ -27,14 +28,9 @@ each_norm = pytest.mark.parametrize("name", NORMS)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
-def draw(seed, *shape, dtype=torch.float64, mean=0.0, std=1.0):
-    g = torch.Generator().manual_seed(seed)
-    return (mean + std * torch.randn(shape, generator=g, dtype=torch.float64)).to(dtype)
-
-
 def parameters(name, width, dtype):
     """Random gain, and for LayerNorm a shift."""
-    return [draw(101 + i, width, dtype=dtype, mean=0.3) for i in range(2 if name == "layer_norm" else 1)]
+    return [normal(width, seed=101 + i, dtype=dtype, mean=0.3) for i in range(2 if name == "layer_norm" else 1)]
 
 
 def tolerance(dtype):
@@ -79,7 +75,7 @@ def test_values(name, dtype, width):
     for mean, std, eps in kinds:
         if eps == 0 and width == 1 and name == "layer_norm":
             continue  # 0/0
-        x = draw(1, 7, 5, width, dtype=dtype, mean=mean, std=std)
+        x = normal(7, 5, width, seed=1, dtype=dtype, mean=mean, std=std)
         assert_agree(name, x, parameters(name, width, dtype), eps)
         assert_agree(name, x, (), eps)
 
@@ -88,14 +84,14 @@ def test_values(name, dtype, width):
 def test_long_vectors_of_equal_entries(width):
     """A plain sum of squares in float32 drifts here: by 2e-6 at 4096 entries, by 4e-4 at a million."""
     assert_agree("rms_norm", torch.full((2, width), 0.1), eps=0.0)
-    assert_agree("rms_norm", draw(2, 2, width, dtype=torch.float32).mul(2).exp(), eps=0.0)
+    assert_agree("rms_norm", normal(2, width, seed=2, dtype=torch.float32).mul(2).exp(), eps=0.0)
 
 
 def traps(dtype):
     """Inputs that break implementations (rows of eight), by what is wrong with them."""
     largest = torch.finfo(dtype).max
     signs = torch.tensor([1, -1, 1, 1, -1, 1, 1, -1], dtype=dtype)
-    ordinary = draw(3, 4, 8, dtype=dtype)
+    ordinary = normal(4, 8, seed=3, dtype=dtype)
     huge, tiny = (65504.0, 1e-7) if dtype == torch.float16 else (1e18, 1e-18)
     zeros = torch.zeros(3, 8, dtype=dtype)
     bad = {v: ordinary.clone().index_fill_(0, torch.tensor([2]), v) for v in (NAN, INF)}
@@ -119,12 +115,12 @@ def traps(dtype):
         "infinite row": bad[INF],
         "no rows": torch.empty(0, 4, dtype=dtype),
         "an empty axis": torch.empty(3, 0, 4, dtype=dtype),
-        "slice": draw(4, 6, 8, dtype=dtype)[1:3],
-        "transposed": draw(5, 6, 8, dtype=dtype).t(),
-        "strided": draw(6, 6, 1200, dtype=dtype)[::2, ::2],
-        "heads before tokens": draw(7, 2, 5, 3, 8, dtype=dtype).transpose(1, 2),
-        "expanded": draw(8, 1, 8, dtype=dtype).expand(5, 8),
-        "one vector": draw(9, 8, dtype=dtype),
+        "slice": normal(6, 8, seed=4, dtype=dtype)[1:3],
+        "transposed": normal(6, 8, seed=5, dtype=dtype).t(),
+        "strided": normal(6, 1200, seed=6, dtype=dtype)[::2, ::2],
+        "heads before tokens": normal(2, 5, 3, 8, seed=7, dtype=dtype).transpose(1, 2),
+        "expanded": normal(1, 8, seed=8, dtype=dtype).expand(5, 8),
+        "one vector": normal(8, seed=9, dtype=dtype),
     }
 
 
@@ -176,9 +172,9 @@ def test_the_conventions_round_where_they_should(convention, weight, expected):
 @pytest.mark.parametrize("x_dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("w_dtype", DTYPES, ids=str)
 def test_any_mixture_of_dtypes(name, x_dtype, w_dtype):
-    x, given = draw(10, 6, 40, dtype=x_dtype), parameters(name, 40, w_dtype)
+    x, given = normal(6, 40, seed=10, dtype=x_dtype), parameters(name, 40, w_dtype)
     assert_agree(name, x, given)
-    grad = draw(11, 6, 40, dtype=x_dtype)
+    grad = normal(6, 40, seed=11, dtype=x_dtype)
     for ours, theirs in zip(gradients(fast, name, x, given, grad), gradients(functional, name, x, given, grad)):
         assert ours.dtype == theirs.dtype
 
@@ -188,13 +184,13 @@ def test_any_mixture_of_dtypes(name, x_dtype, w_dtype):
 @pytest.mark.parametrize("convention", Convention, ids=lambda c: c.value)
 def test_conventions(dtype, w_dtype, convention):
     """The conventions differ in where they round; the fast path follows to a rounding of what the reference gives."""
-    x = draw(12, 9, 64, dtype=dtype)
+    x = normal(9, 64, seed=12, dtype=dtype)
     for name, known in (("layer_norm", LAYER_NORM_CONVENTIONS), ("rms_norm", RMS_NORM_CONVENTIONS)):
         if convention not in known:
             with pytest.raises(ValueError, match="not known"):
                 getattr(fast, name)(x, convention=convention)
             continue
-        weight = None if convention is Convention.BARE else draw(13, 64, dtype=w_dtype, mean=0.5)
+        weight = None if convention is Convention.BARE else normal(64, seed=13, dtype=w_dtype, mean=0.5)
         ours, theirs = (getattr(m, name)(x, weight, convention=convention) for m in (fast, functional))
         assert ours.dtype == theirs.dtype
         coarsest = max(torch.finfo(t).eps for t in (ours.dtype, dtype, w_dtype))
@@ -212,7 +208,7 @@ def threads():
 @pytest.mark.parametrize("shape", [(3, 70, 4096), (300, 1000), (3, 1 << 19), (20_000, 16)])
 def test_any_number_of_threads_gives_the_same_numbers(shape, threads):
     """One thread works in blocks of rows, several on the whole tensor."""
-    x, weight = draw(40, *shape, dtype=torch.float32), draw(41, shape[-1], dtype=torch.float32)
+    x, weight = normal(*shape, seed=40, dtype=torch.float32), normal(shape[-1], seed=41, dtype=torch.float32)
     results = []
     for count in (1, 2):
         threads(count)
@@ -226,7 +222,7 @@ def test_any_number_of_threads_gives_the_same_numbers(shape, threads):
 
 @each_norm
 def test_gradients_twice(name):
-    x = draw(14, 3, 6, mean=1.0).requires_grad_()
+    x = normal(3, 6, seed=14, mean=1.0).requires_grad_()
     given = [p.requires_grad_() for p in parameters(name, 6, torch.float64)]
     norm = getattr(fast, name)
     assert torch.autograd.gradcheck(norm, (x, *given))
@@ -244,7 +240,7 @@ def test_gradients_agree(name, dtype, width, mean, grad_mean):
     multiplied by, dweight and dbias relative to the sum of what they add up, absolutely taken.
     """
     eps = 1e-5
-    x, grad = draw(15, 20, width, dtype=dtype, mean=mean), draw(16, 20, width, dtype=dtype, mean=grad_mean)
+    x, grad = normal(20, width, seed=15, dtype=dtype, mean=mean), normal(20, width, seed=16, dtype=dtype, mean=grad_mean)
     given = parameters(name, width, dtype)
     X, G, *GIVEN = (t.double() for t in (x, grad, *given))
     centered = X - X.mean(-1, keepdim=True) if name == "layer_norm" else X
@@ -263,7 +259,7 @@ def test_gradients_agree(name, dtype, width, mean, grad_mean):
 @pytest.mark.parametrize("power", range(-36, 37, 3))
 def test_gradients_of_any_size(name, power):
     """With eps = 0 the result does not depend on the size of x, and the gradient is inverse to it."""
-    x, grad, given = draw(17, 6, 40), draw(18, 6, 40), parameters(name, 40, torch.float64)
+    x, grad, given = normal(6, 40, seed=17), normal(6, 40, seed=18), parameters(name, 40, torch.float64)
     exact = gradients(functional, name, x, given, grad, 0.0)
     single = [t.float() for t in (x, *given, grad)]
     ours = gradients(fast, name, single[0] * 10.0**power, single[1:-1], single[-1], 0.0)
@@ -274,7 +270,7 @@ def test_gradients_of_any_size(name, power):
 
 @each_norm
 def test_gradients_through_views_and_parts(name):
-    x, weight = draw(19, 5, 4, 8).transpose(0, 1).requires_grad_(), draw(20, 8).requires_grad_()
+    x, weight = normal(5, 4, 8, seed=19).transpose(0, 1).requires_grad_(), normal(8, seed=20).requires_grad_()
     norm, reference = getattr(fast, name), getattr(functional, name)
     for make_loss in (lambda y: y.sum(), lambda y: y[1:3].square().sum(), lambda y: (y.transpose(0, 2) ** 3).sum()):
         for wanted in ([x], [weight], [x, weight]):
@@ -285,7 +281,7 @@ def test_gradients_through_views_and_parts(name):
 
 @each_norm
 def test_input_stays_as_it_was_and_must_stay_so(name):
-    x, weight = draw(21, 4, 8), draw(22, 8).requires_grad_()
+    x, weight = normal(4, 8, seed=21), normal(8, seed=22).requires_grad_()
     before = x.clone()
     y = getattr(fast, name)(x, weight)
     assert torch.equal(x, before)
@@ -313,7 +309,7 @@ def saved_bytes(call):
 @each_dtype
 @pytest.mark.parametrize("shape", [(64, 96), (2, 5, 1024), (3, 4, 7, 700)])
 def test_rms_norm_saves_input_gain_and_one_number_per_token(dtype, shape):
-    x, weight = draw(25, *shape, dtype=dtype).requires_grad_(), draw(26, shape[-1], dtype=dtype).requires_grad_()
+    x, weight = normal(*shape, seed=25, dtype=dtype).requires_grad_(), normal(shape[-1], seed=26, dtype=dtype).requires_grad_()
     number = 8 if dtype == torch.float64 else 4
     expected = (x.numel() + weight.numel()) * dtype.itemsize + x.numel() // shape[-1] * number
     assert saved_bytes(lambda: fast.rms_norm(x, weight)) == expected
@@ -322,7 +318,7 @@ def test_rms_norm_saves_input_gain_and_one_number_per_token(dtype, shape):
 
 
 def test_layer_norm_saves_two_numbers_per_token():
-    x, weight, bias = draw(27, 64, 96).requires_grad_(), draw(28, 96).requires_grad_(), draw(29, 96).requires_grad_()
+    x, weight, bias = normal(64, 96, seed=27).requires_grad_(), normal(96, seed=28).requires_grad_(), normal(96, seed=29).requires_grad_()
     expected = (x.numel() + weight.numel() + 2 * 64) * 8
     assert expected <= saved_bytes(lambda: fast.layer_norm(x, weight, bias)) <= expected + bias.numel() * 8
 
@@ -338,8 +334,8 @@ def test_compiled(name, dtype):
     layer = norms.make_norm(name.replace("_", ""), 64).to(dtype)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
-        layer.weight.copy_(draw(30, 64, dtype=dtype))
-    x, grad = draw(31, 5, 3, 64, dtype=dtype, mean=0.5).requires_grad_(), draw(32, 5, 3, 64, dtype=dtype)
+        layer.weight.copy_(normal(64, seed=30, dtype=dtype))
+    x, grad = normal(5, 3, 64, seed=31, dtype=dtype, mean=0.5).requires_grad_(), normal(5, 3, 64, seed=32, dtype=dtype)
     wide = 2e-5 if dtype == torch.float32 else 3 * torch.finfo(dtype).eps
     with fast.enabled(False):
         expected = layer(x)
@@ -360,7 +356,7 @@ def test_a_compiled_module_does_not_read_the_switch():
         return graph.forward
 
     compiled = torch.compile(norms.make_norm("rmsnorm", 8), fullgraph=True, backend=note_dtypes)
-    x = draw(39, 4, 8, dtype=torch.bfloat16)
+    x = normal(4, 8, seed=39, dtype=torch.bfloat16)
     for on in (False, True):
         with fast.enabled(on):
             compiled(x)
@@ -379,7 +375,7 @@ def test_compiled_on_traps(name):
 @each_norm
 @pytest.mark.parametrize("autocast", HALF, ids=str)
 def test_autocast_changes_nothing(name, autocast):
-    x, grad = draw(33, 6, 700, dtype=torch.float32), draw(34, 6, 700, dtype=torch.float32)
+    x, grad = normal(6, 700, seed=33, dtype=torch.float32), normal(6, 700, seed=34, dtype=torch.float32)
     given = parameters(name, 700, torch.float32)
     plain = gradients(fast, name, x, given, grad)
     with torch.autocast("cpu", dtype=autocast):
@@ -394,7 +390,7 @@ def test_autocast_changes_nothing(name, autocast):
 @pytest.mark.parametrize("x_dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("w_dtype", DTYPES, ids=str)
 def test_cuda(name, x_dtype, w_dtype):
-    x, given, grad = draw(35, 30, 700, dtype=x_dtype), parameters(name, 700, w_dtype), draw(36, 30, 700, dtype=x_dtype)
+    x, given, grad = normal(30, 700, seed=35, dtype=x_dtype), parameters(name, 700, w_dtype), normal(30, 700, seed=36, dtype=x_dtype)
     on_gpu = [t.cuda() for t in (x, *given)]
     ours = [getattr(fast, name)(*on_gpu), *gradients(fast, name, on_gpu[0], on_gpu[1:], grad.cuda())]
     theirs = [getattr(functional, name)(x, *given), *gradients(functional, name, x, given, grad)]
@@ -419,7 +415,7 @@ LAYERS = dict(layers())
 for seed, layer in enumerate(LAYERS.values()):
     layer.double()
     for i, parameter in enumerate(layer.parameters()):
-        parameter.data = draw(50 + 2 * seed + i, 5, mean=0.7)
+        parameter.data = normal(5, seed=50 + 2 * seed + i, mean=0.7)
 each_layer = pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)
 
 
@@ -452,7 +448,7 @@ def third_directional(f, x, direction):
 
 @each_layer
 def test_third_derivatives_in_reverse(layer):
-    x, direction = draw(80, 3, 5, mean=0.4), draw(81, 3, 5)
+    x, direction = normal(3, 5, seed=80, mean=0.4), normal(3, 5, seed=81)
     assert fast.is_enabled()
     torch.testing.assert_close(
         third_directional(layer, x, direction), third_directional(plain(layer), x, direction), rtol=1e-9, atol=1e-9
@@ -462,7 +458,7 @@ def test_third_derivatives_in_reverse(layer):
 @each_layer
 def test_function_transforms(layer):
     """vmap, jvp, jacrev, jacfwd, and forward mode nested three times; torch's own LayerNorm gets the last one wrong."""
-    x, tangent = draw(82, 3, 5, mean=0.4), draw(83, 3, 5)
+    x, tangent = normal(3, 5, seed=82, mean=0.4), normal(3, 5, seed=83)
     other = plain(layer)
 
     def nested(f):
@@ -485,7 +481,7 @@ def test_function_transforms(layer):
 
 @each_layer
 def test_forward_mode(layer):
-    x, tangent = draw(84, 3, 5, mean=0.4), draw(85, 3, 5)
+    x, tangent = normal(3, 5, seed=84, mean=0.4), normal(3, 5, seed=85)
     with torch.autograd.forward_ad.dual_level():
         found, expected = (
             torch.autograd.forward_ad.unpack_dual(f(torch.autograd.forward_ad.make_dual(x, tangent))).tangent
@@ -496,7 +492,7 @@ def test_forward_mode(layer):
 
 @pytest.mark.parametrize("kind", ["layernorm", "rmsnorm"])
 def test_gradients_per_example_through_the_parameters(kind):
-    layer, x = LAYERS[f"{kind}-default"], draw(86, 6, 4, 5)
+    layer, x = LAYERS[f"{kind}-default"], normal(6, 4, 5, seed=86)
     parameters = {name: p.detach() for name, p in layer.named_parameters()}
 
     def loss(parameters, x):
@@ -511,7 +507,7 @@ def test_gradients_per_example_through_the_parameters(kind):
 
 @each_layer
 def test_export(layer):
-    x = draw(87, 3, 5, mean=0.4)
+    x = normal(3, 5, seed=87, mean=0.4)
     program = torch.export.export(layer, (x,)).module()
     torch.testing.assert_close(program(x), plain(layer)(x), rtol=1e-9, atol=1e-9)
     huge = 1e200 * x  # nothing that was decided for x may be in the program
@@ -520,7 +516,7 @@ def test_export(layer):
 
 @each_layer
 def test_tracing_and_tensors_without_values(layer):
-    x = draw(88, 3, 5, mean=0.4)
+    x = normal(3, 5, seed=88, mean=0.4)
     expected = plain(layer)(x)
     traced = torch.fx.experimental.proxy_tensor.make_fx(layer)(x)
     torch.testing.assert_close(traced(x), expected, rtol=1e-9, atol=1e-9)
@@ -533,7 +529,7 @@ def test_a_subclass_of_tensor_stays_one():
     class Named(torch.Tensor):
         pass
 
-    x = draw(89, 3, 5).as_subclass(Named)
+    x = normal(3, 5, seed=89).as_subclass(Named)
     for name in NORMS:
         y = getattr(fast, name)(x)
         assert type(y) is Named
@@ -598,8 +594,8 @@ def test_threads_have_switches_of_their_own():
 def test_norm_modules_follow_the_switch(kind):
     layer = norms.make_norm(kind, 96)
     with torch.no_grad():
-        layer.weight.copy_(draw(37, 96))
-    x = draw(38, 50, 96, dtype=torch.float32, mean=0.3)
+        layer.weight.copy_(normal(96, seed=37))
+    x = normal(50, 96, seed=38, dtype=torch.float32, mean=0.3)
     name = kind.replace("norm", "_norm")
     given = list(layer.parameters())
     usual = layer(x)
@@ -652,15 +648,15 @@ def test_bad_input_gets_the_errors_of_the_reference(name, arguments, options, er
 
 
 def test_partial_rms_norm_is_left_to_the_reference():
-    x, weight = draw(90, 3, 4), draw(91, 4)
+    x, weight = normal(3, 4, seed=90), normal(4, seed=91)
     assert torch.equal(fast.rms_norm(x, weight, fraction=0.5), functional.rms_norm(x, weight, fraction=0.5))
 
 
 @pytest.mark.parametrize("given", [(None, True), (True, None), (None, None), (True, True)], ids=str)
 def test_gradients_of_the_parameters_that_there_are(given):
     """Twice as well: torch's own gives None for a bias without a weight."""
-    tensors = [None if g is None else draw(92 + i, 5).requires_grad_() for i, g in enumerate(given)]
-    x = draw(94, 3, 5).requires_grad_()
+    tensors = [None if g is None else normal(5, seed=92 + i).requires_grad_() for i, g in enumerate(given)]
+    x = normal(3, 5, seed=94).requires_grad_()
     wanted = [t for t in (x, *tensors) if t is not None]
     found = []
     for f in (fast.layer_norm, functional.layer_norm):

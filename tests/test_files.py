@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import namedtuple
 
 import pytest
 

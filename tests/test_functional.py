@@ -7,17 +7,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from draw import normal
 
 from normlab import functional
 from normlab.functional import layer_norm, rms_norm
 
 HALF = (torch.float16, torch.bfloat16)
 WIDTHS = (1, 2, 3, 12, 64, 257, 1000)
-
-
-def draw(seed, *shape, dtype=torch.float64, mean=0.0, std=1.0):
-    g = torch.Generator().manual_seed(seed)
-    return (mean + std * torch.randn(shape, generator=g, dtype=torch.float64)).to(dtype)
 
 
 def reference(x, weight, bias, eps, center):
@@ -37,8 +33,8 @@ def reference(x, weight, bias, eps, center):
 @pytest.mark.parametrize("mean", [0.0, -3.0, 100.0])
 @pytest.mark.parametrize("eps", [1e-12, 1e-5, 0.3])
 def test_float64_equals_torch(width, mean, eps):
-    x = draw(1, 7, 5, width, mean=mean, std=1.7)
-    w, b = draw(2, width), draw(3, width)
+    x = normal(7, 5, width, seed=1, mean=mean, std=1.7)
+    w, b = normal(width, seed=2), normal(width, seed=3)
     pairs = [(rms_norm(x, w, eps), F.rms_norm(x, (width,), w, eps))]
     if width > 1 or mean == 0:
         pairs.append((layer_norm(x, w, b, eps), F.layer_norm(x, (width,), w, b, eps)))
@@ -50,7 +46,7 @@ def test_float64_equals_torch(width, mean, eps):
 @pytest.mark.parametrize("mean", [0.0, 1.0, 1e3, -1e3])
 def test_float64_against_longdouble(width, mean):
     """At |mean| = 1000 std torch itself is off by 1e-12 times the gain; the second centering keeps us at rounding."""
-    x, w, b = draw(4, 50, width, mean=mean), draw(5, width, std=3.0), draw(6, width)
+    x, w, b = normal(50, width, seed=4, mean=mean), normal(width, seed=5, std=3.0), normal(width, seed=6)
     for ours, exact in (
         (layer_norm(x, w, b, 1e-5), reference(x, w, b, 1e-5, center=True)),
         (rms_norm(x, w, 1e-6), reference(x, w, None, 1e-6, center=False)),
@@ -59,7 +55,7 @@ def test_float64_against_longdouble(width, mean):
 
 
 def test_float64_equals_torch_at_a_mean_of_1000_std():
-    x = draw(7, 200, 512, mean=1e3)
+    x = normal(200, 512, seed=7, mean=1e3)
     ours, theirs = layer_norm(x), F.layer_norm(x, (512,))
     assert ((ours - theirs).abs() <= 1e-12 * theirs.abs().clamp(min=1)).all()
 
@@ -68,7 +64,8 @@ def test_float64_equals_torch_at_a_mean_of_1000_std():
 @pytest.mark.parametrize("mean", [0.0, 5.0])
 def test_half_types_are_within_one_unit_in_the_last_place(dtype, mean):
     x, w, b = (
-        draw(s, *shape, dtype=dtype, mean=m) for s, shape, m in ((8, (300, 96), mean), (9, (96,), 0), (10, (96,), 0))
+        normal(*shape, seed=s, dtype=dtype, mean=m)
+        for s, shape, m in ((8, (300, 96), mean), (9, (96,), 0), (10, (96,), 0))
     )
     for ours, exact in (
         (layer_norm(x, w, b, 1e-5), layer_norm(x.double(), w.double(), b.double(), 1e-5)),
@@ -97,7 +94,7 @@ def test_the_variance_is_biased_and_eps_inside_the_root():
 
 def test_float64_is_not_narrowed():
     """With a detour through float32 the scores would be off by 5e-7."""
-    x = draw(21, 6, 50, mean=3.0)
+    x = normal(6, 50, seed=21, mean=3.0)
     for ours, exact in (
         (layer_norm(x), reference(x, torch.ones(50), None, 1e-5, True)),
         (rms_norm(x), reference(x, torch.ones(50), None, 1e-6, False)),
@@ -114,14 +111,14 @@ def test_eps_stands_inside_the_root():
 
 
 def test_layer_norm_is_rms_norm_of_the_centered_vector():
-    x, w = draw(11, 9, 33, mean=4.0), draw(12, 33)
+    x, w = normal(9, 33, seed=11, mean=4.0), normal(33, seed=12)
     torch.testing.assert_close(layer_norm(x, w, eps=1e-6), rms_norm(x - x.mean(-1, keepdim=True), w, eps=1e-6))
     assert (rms_norm(x) - rms_norm(x - x.mean(-1, keepdim=True))).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("norm", [layer_norm, rms_norm])
 def test_gradients(norm):
-    x, w = draw(13, 3, 7, mean=1.0).requires_grad_(), draw(14, 7).requires_grad_()
+    x, w = normal(3, 7, seed=13, mean=1.0).requires_grad_(), normal(7, seed=14).requires_grad_()
     assert torch.autograd.gradcheck(norm, (x, w))
 
 
@@ -138,8 +135,8 @@ def test_large_mean_does_not_cancel():
 @pytest.mark.parametrize("width", WIDTHS)
 def test_constant_vectors_give_the_bias(value, dtype, width):
     x = torch.full((2, width), min(value, torch.finfo(dtype).max), dtype=dtype)
-    b = draw(15, width, dtype=dtype)
-    assert torch.equal(layer_norm(x, draw(16, width, dtype=dtype), b), b.expand(2, width))
+    b = normal(width, seed=15, dtype=dtype)
+    assert torch.equal(layer_norm(x, normal(width, seed=16, dtype=dtype), b), b.expand(2, width))
 
 
 @pytest.mark.parametrize("dtype", HALF)
@@ -156,7 +153,7 @@ def test_half_squares_neither_overflow_nor_vanish(dtype):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("norm", [layer_norm, rms_norm])
 def test_a_bad_vector_spoils_itself_only(norm, bad):
-    x = draw(17, 4, 6)
+    x = normal(4, 6, seed=17)
     spoiled = x.clone()
     spoiled[2, 3] = bad
     y = norm(spoiled)
@@ -173,7 +170,7 @@ def test_empty_batches_stay_empty(norm, shape, recwarn):
 
 @pytest.mark.parametrize("norm", [layer_norm, rms_norm])
 def test_views_equal_their_copies(norm):
-    x = draw(18, 6, 8)
+    x = normal(6, 8, seed=18)
     for view in (x[1:4], x.t(), x[::2, ::2]):
         torch.testing.assert_close(norm(view), norm(view.contiguous()), rtol=1e-14, atol=1e-14)
 
@@ -181,7 +178,7 @@ def test_views_equal_their_copies(norm):
 @pytest.mark.parametrize("x_dtype", [torch.float32, *HALF])
 @pytest.mark.parametrize("w_dtype", [torch.float64, torch.float32, *HALF])
 def test_the_result_has_the_dtype_of_x(x_dtype, w_dtype):
-    x, w = draw(19, 5, 8, dtype=x_dtype), draw(20, 8, dtype=w_dtype)
+    x, w = normal(5, 8, seed=19, dtype=x_dtype), normal(8, seed=20, dtype=w_dtype)
     for y in (layer_norm(x, w, w), rms_norm(x, w)):
         assert y.dtype == x_dtype and y.isfinite().all()
 
@@ -278,21 +275,22 @@ def test_single_numbers_are_checked():
 
 @pytest.mark.parametrize("fraction", [1e-12, 1e-300, 0.2])
 def test_partial_rms_norm_looks_at_one_feature_at_least(fraction):
-    x = draw(31, 6, 5)
+    x = normal(6, 5, seed=31)
     torch.testing.assert_close(rms_norm(x, fraction=fraction, eps=0.0), x / x[:, :1].abs())
 
 
 @pytest.mark.parametrize("norm", [functional.batch_norm, functional.scale_norm, functional.dyt])
 def test_gradients_of_the_others(norm):
-    x = draw(22, 5, 4, mean=1.0).requires_grad_()
-    given = [draw(23, *shape).requires_grad_() for shape in (((),) if norm is functional.scale_norm else ((4,), (4,)))]
+    x = normal(5, 4, seed=22, mean=1.0).requires_grad_()
+    shapes = ((),) if norm is functional.scale_norm else ((4,), (4,))
+    given = [normal(*shape, seed=23).requires_grad_() for shape in shapes]
     assert torch.autograd.gradcheck(norm, (x, *given))
     assert torch.autograd.gradgradcheck(norm, (x, *given))
 
 
 def test_gradients_of_group_norm_with_padding():
     mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
-    x, w, b = draw(24, 2, 3, 4).requires_grad_(), draw(25, 4).requires_grad_(), draw(26, 4).requires_grad_()
+    x, w, b = (normal(*s, seed=24 + len(s)).requires_grad_() for s in ((2, 3, 4), (4,), (4,)))
     assert torch.autograd.gradcheck(
         lambda x, w, b: functional.group_norm(x, 2, w, b, over="tokens", mask=mask), (x, w, b)
     )

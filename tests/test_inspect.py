@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 
 import pytest
 import torch
+from draw import normal
 from tiny_models import scramble, tiny
 from torch import nn
 from torch.nn import functional as F
@@ -264,7 +265,7 @@ def test_torch_encoder(norm_first, batch_first):
 
 
 def test_torch_transformer_has_a_final_norm_behind_a_post_norm_stack():
-    x = torch.randn(2, 4, 16)
+    x = normal(2, 4, 16, dtype=torch.float32)
     report = normlab.inspect(nn.Transformer(16, 2, 2, 2, 32, batch_first=True), x, x)
     for stack in report.stacks:
         assert all(s.placement is POST for b in stack.blocks for s in b.sublayers) and stack.final_norm is not None
@@ -435,7 +436,7 @@ class Caller(nn.Module):
 
 
 def test_low_rank_updates_and_experts_are_parts_of_one_sublayer():
-    (stack,) = normlab.inspect(Caller(), torch.randn(3, 5, 8)).stacks
+    (stack,) = normlab.inspect(Caller(), normal(3, 5, 8, dtype=torch.float32)).stacks
     for block in stack.blocks:
         assert [(s.kind, s.placement, s.formula) for s in block.sublayers] == [
             ("attention", PRE, "x + F(N(x))"),

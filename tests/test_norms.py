@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from draw import normal
 from torch import nn
 from wrong_masks import WRONG_MASKS
 
@@ -25,11 +26,6 @@ from normlab.norms import (
 )
 
 HALF = (torch.float16, torch.bfloat16)
-
-
-def draw(seed, *shape, dtype=torch.float32, mean=0.0, std=1.0):
-    g = torch.Generator().manual_seed(seed)
-    return (mean + std * torch.randn(shape, generator=g, dtype=torch.float64)).to(dtype)
 
 
 def randomize(module, seed=1):
@@ -50,7 +46,7 @@ def close(ours, theirs, tolerance=1e-12):
 
 @pytest.mark.parametrize("kind", list(NormKind))
 def test_every_kind_is_built_from_enum_and_string_and_takes_a_mask(kind):
-    x, mask = draw(0, 2, 5, 6), torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    x, mask = normal(2, 5, 6, dtype=torch.float32), torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
     for norm in (make_norm(kind, 6), make_norm(kind.value, 6, eps=1e-3)):
         assert norm(x).shape == norm(x, mask).shape == x.shape
 
@@ -167,7 +163,7 @@ def test_another_width_is_refused(kind, options, fast_path):
 
 @pytest.mark.parametrize("kind", list(NormKind))
 def test_modules_can_be_copied_and_stored(kind):
-    norm, x = randomize(make_norm(kind, 6)), draw(1, 4, 6)
+    norm, x = randomize(make_norm(kind, 6)), normal(4, 6, seed=1, dtype=torch.float32)
     norm(x)
     for twin in (copy.deepcopy(norm), pickle.loads(pickle.dumps(norm))):
         assert torch.equal(twin.eval()(x), copy.deepcopy(norm).eval()(x))
@@ -177,7 +173,7 @@ def test_modules_can_be_copied_and_stored(kind):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *HALF])
 def test_the_result_has_the_dtype_of_x(kind, dtype):
     """Whatever the dtype of the parameters."""
-    x = draw(2, 3, 4, 6, dtype=dtype)
+    x = normal(3, 4, 6, seed=2, dtype=dtype)
     for norm in (randomize(make_norm(kind, 6)), randomize(make_norm(kind, 6)).to(dtype)):
         for mode in (True, False):
             y = norm.train(mode)(x)
@@ -190,7 +186,7 @@ def test_the_result_has_the_dtype_of_x(kind, dtype):
 )
 def test_fresh_layers_agree_under_every_convention(kind, known):
     """Whatever is stored at the start, the gain is 1 and the shift 0."""
-    x = draw(3, 2, 9, 6, mean=0.5)
+    x = normal(2, 9, 6, seed=3, mean=0.5, dtype=torch.float32)
     for convention in known:
         norm = make_norm(kind, 6, convention=convention)
         close(norm(x), getattr(functional, "layer_norm" if kind == "layernorm" else "rms_norm")(x, eps=norm.eps), 1e-6)
@@ -199,7 +195,7 @@ def test_fresh_layers_agree_under_every_convention(kind, known):
 
 
 def test_a_fresh_scale_norm_is_rms_norm():
-    x = draw(3, 2, 9, 6, mean=0.5)
+    x = normal(2, 9, 6, seed=3, mean=0.5, dtype=torch.float32)
     close(make_norm("scalenorm", 6)(x), make_norm("rmsnorm", 6, eps=0.0)(x), 1e-6)
 
 
@@ -256,13 +252,13 @@ def test_bit_exact_with_the_published_class(published, model, x_dtype, w_dtype):
         pytest.skip("torch's kernel refuses this mix; see the next test")
     for width, eps, mean in ((7, 1e-6, 0.0), (64, 1e-5, 2.0), (300, 1e-3, -1.0)):
         ours, theirs = (norm.to(w_dtype) for norm in pair(published, model, width, eps))
-        x = draw(width, 3, 40, width, dtype=x_dtype, mean=mean).requires_grad_()
+        x = normal(3, 40, width, seed=width, dtype=x_dtype, mean=mean).requires_grad_()
         with fast.enabled(False):
             mine, yours = ours(x), theirs(x)
         assert mine.dtype == yours.dtype and torch.equal(mine, yours)
         coarsest = max(torch.finfo(t).eps for t in (x_dtype, mine.dtype))
         close(ours(x), yours, max(2 * coarsest, 2e-6))  # the fast path
-        g = draw(9, 3, 40, width, dtype=mine.dtype)
+        g = normal(3, 40, width, seed=9, dtype=mine.dtype)
         tolerance = 4 * torch.finfo(x_dtype).eps
         close(torch.autograd.grad(mine, x, g)[0], torch.autograd.grad(yours, x, g)[0], tolerance)
 
@@ -270,7 +266,7 @@ def test_bit_exact_with_the_published_class(published, model, x_dtype, w_dtype):
 @pytest.mark.parametrize("x_dtype, w_dtype", [(torch.float32, torch.bfloat16), (torch.float16, torch.bfloat16)])
 def test_nemotron_takes_dtypes_that_torchs_kernel_refuses(published, x_dtype, w_dtype):
     ours, theirs = (norm.to(w_dtype) for norm in pair(published, "Nemotron", 16, 1e-5))
-    x = draw(16, 3, 16, dtype=x_dtype)
+    x = normal(3, 16, seed=16, dtype=x_dtype)
     with pytest.raises(RuntimeError):
         theirs(x)
     gain = (ours.weight + 1).float()  # 1 + w is rounded as it is stored
@@ -280,7 +276,7 @@ def test_nemotron_takes_dtypes_that_torchs_kernel_refuses(published, x_dtype, w_
 @pytest.mark.parametrize("model", MODELS)
 def test_conventions_keep_float64_where_the_published_class_narrows_it(published, model):
     ours, theirs = (norm.double() for norm in pair(published, model, 48, 1e-6))
-    x = draw(4, 5, 48, dtype=torch.float64, mean=1.0)
+    x = normal(5, 48, seed=4, mean=1.0)
     gain = 1.0 if ours.weight is None else ours.weight + (ours.convention.value in ("gemma", "nemotron"))
     plain = F.layer_norm if model in ("GPT2", "Nemotron", "Cohere", "Olmo") else F.rms_norm
     exact = plain(x, (48,), eps=ours.eps)
@@ -304,7 +300,7 @@ def test_where_the_rounding_happens():
 
 def test_nemotron_stores_the_gain_minus_one(published):
     """Ours starts at 0, gain 1. The published class starts its stored weight at 1: a fresh model has gain 2."""
-    x = draw(5, 4, 32)
+    x = normal(4, 32, seed=5, dtype=torch.float32)
     _, _, theirs = published["Nemotron"]
     close(theirs(32)(x), 2 * make_norm("layernorm", 32, convention="nemotron")(x), 1e-6)
 
@@ -312,7 +308,7 @@ def test_nemotron_stores_the_gain_minus_one(published):
 @pytest.mark.parametrize("x_dtype", [torch.float64, torch.float32, *HALF])
 @pytest.mark.parametrize("w_dtype", [torch.float64, torch.float32, *HALF])
 def test_dtype_table_of_the_conventions(x_dtype, w_dtype):
-    x, w = draw(6, 2, 8, dtype=x_dtype), draw(7, 8, dtype=w_dtype)
+    x, w = normal(2, 8, seed=6, dtype=x_dtype), normal(8, seed=7, dtype=w_dtype)
     wider = torch.promote_types(x_dtype, w_dtype)
     for convention in (Convention.DEFAULT, Convention.GEMMA, Convention.OLMO2):
         assert functional.rms_norm(x, w, convention=convention).dtype == x_dtype
@@ -358,7 +354,7 @@ def test_what_a_convention_does_not_have_is_refused(call, words):
 def test_partial_rms_norm_reads_the_first_features(width, fraction, used):
     """ceil(p d), in exact arithmetic: 0.07 * 100 is 7.000000000000001 in floating point."""
     norm = randomize(make_norm("rmsnorm", width, eps=1e-3, fraction=fraction)).double()
-    x = draw(8, 6, width, dtype=torch.float64)
+    x = normal(6, width, seed=8)
     close(norm(x), norm.weight * x / (x[:, :used].square().mean(-1, keepdim=True) + 1e-3).sqrt())
 
 
@@ -372,12 +368,12 @@ def test_batch_norm_keeps_statistics_as_torch_does(momentum, shape):
     theirs = nn.BatchNorm1d(6, eps=1e-3, momentum=momentum).double()
     theirs.load_state_dict(ours.state_dict())
     for seed in range(4):
-        x = draw(seed, *shape, dtype=torch.float64, mean=seed, std=1 + seed)
+        x = normal(*shape, seed=seed, mean=seed, std=1 + seed)
         rows = x.flatten(0, -2).requires_grad_()
         twin = x.clone().requires_grad_()
         y, y_theirs = ours(twin), theirs(rows)
         close(y.flatten(0, -2), y_theirs)
-        g = draw(9, *y.shape, dtype=torch.float64)
+        g = normal(*y.shape, seed=9)
         for mine, yours in zip(
             torch.autograd.grad(y, (twin, ours.weight, ours.bias), g),
             torch.autograd.grad(y_theirs, (rows, theirs.weight, theirs.bias), g.flatten(0, -2)),
@@ -464,7 +460,7 @@ def test_what_padding_does_without_a_mask():
 
 def test_statistics_of_huge_values_fit():
     """2000 squares of 1e18 sum to more than float32 has; their mean fits."""
-    x = 1e18 * draw(32, 2000, 3).sign()
+    x = 1e18 * normal(2000, 3, seed=32, dtype=torch.float32).sign()
     moments, square = functional.batch_moments(x), functional.mean_square(x)
     close(moments.mean, x.double().mean(0).float(), 1e-5)
     close(moments.var, x.double().var(0, correction=0).float(), 1e-5)
@@ -473,7 +469,7 @@ def test_statistics_of_huge_values_fit():
 
 def test_accumulating_gradients_is_not_a_large_batch():
     """Eight rows at once or as two times four: the same gradient with LayerNorm, another with BatchNorm."""
-    x, target = draw(10, 8, 4, dtype=torch.float64), draw(11, 8, 4, dtype=torch.float64)
+    x, target = normal(8, 4, seed=10), normal(8, 4, seed=11)
     gaps = {}
     for kind in ("layernorm", "batchnorm"):
         torch.manual_seed(0)
@@ -497,16 +493,16 @@ def test_group_norm_over_tokens_is_that_of_torch(groups):
     ours = randomize(GroupNorm(6, eps=1e-3, groups=groups, over="tokens")).double()
     theirs = nn.GroupNorm(groups, 6, eps=1e-3).double()
     theirs.load_state_dict(ours.state_dict())
-    x = draw(12, 3, 5, 6, dtype=torch.float64, mean=2.0)
+    x = normal(3, 5, 6, seed=12, mean=2.0)
     close(ours(x), theirs(x.mT).mT)
-    image = draw(13, 2, 4, 3, 6, dtype=torch.float64)
+    image = normal(2, 4, 3, 6, seed=13)
     close(ours(image), theirs(image.movedim(-1, 1)).movedim(1, -1))
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 6])
 def test_group_norm_over_features_treats_tokens_alone(groups):
     ours = randomize(GroupNorm(6, eps=1e-3, groups=groups)).double()
-    x = draw(14, 3, 5, 6, dtype=torch.float64, mean=2.0)
+    x = normal(3, 5, 6, seed=14, mean=2.0)
     by_token = F.group_norm(x.flatten(0, 1), groups, ours.weight, ours.bias, 1e-3)
     close(ours(x).flatten(0, 1), by_token)
     close(GroupNorm(6, groups=1).double()(x), functional.layer_norm(x, eps=1e-6))
@@ -566,8 +562,8 @@ def test_power_norm_has_its_own_backward_pass(warmup):
     norm = randomize(PowerNorm(3, eps=1e-3, alpha_fwd=0.8, alpha_bkw=0.7, warmup=warmup)).double()
     phi, nu = torch.ones(3).double(), torch.zeros(3).double()
     for step in range(3):
-        x = draw(step, 2, 4, 3, dtype=torch.float64, std=1.5).requires_grad_()
-        g = draw(10 + step, 2, 4, 3, dtype=torch.float64)
+        x = normal(2, 4, 3, seed=step, std=1.5).requires_grad_()
+        g = normal(2, 4, 3, seed=10 + step)
         batch = x.detach().square().mean((0, 1))
         root = ((batch if warmup else phi) + 1e-3).sqrt()
         scores, u = x.detach() / root, g * norm.weight.detach()
@@ -584,7 +580,7 @@ def test_power_norm_has_its_own_backward_pass(warmup):
 def test_power_norms_backward_pass_settles_at_the_exact_gradient():
     """On one batch over and over, nu converges to mean(g x̂), and the gradient to that of the batch's statistic."""
     norm = PowerNorm(3, eps=0.0).double()
-    x, g = draw(20, 50, 3, dtype=torch.float64).requires_grad_(), draw(21, 50, 3, dtype=torch.float64)
+    x, g = normal(50, 3, seed=20).requires_grad_(), normal(50, 3, seed=21)
     (exact,) = torch.autograd.grad(functional.power_norm(x, eps=0.0), x, g)
     gaps = [(torch.autograd.grad(norm(x), x, g)[0] - exact).abs().max().item() for _ in range(300)]
     assert gaps[0] > 0.05 and gaps[-1] < 1e-12
@@ -592,7 +588,7 @@ def test_power_norms_backward_pass_settles_at_the_exact_gradient():
 
 def test_power_norm_without_state_is_differentiated_exactly():
     x, w, b = (
-        draw(s, *shape, dtype=torch.float64).requires_grad_() for s, shape in ((22, (4, 3)), (23, (3,)), (24, (3,)))
+        normal(*shape, seed=s).requires_grad_() for s, shape in ((22, (4, 3)), (23, (3,)), (24, (3,)))
     )
     assert torch.autograd.gradcheck(functional.power_norm, (x, w, b))
     phi = torch.tensor([0.5, 1, 2], dtype=torch.float64)
@@ -600,7 +596,7 @@ def test_power_norm_without_state_is_differentiated_exactly():
 
 
 def test_power_norms_group_scaling_is_a_visible_option():
-    x = draw(25, 2, 5, 6, dtype=torch.float64, mean=1.0)
+    x = normal(2, 5, 6, seed=25, mean=1.0)
     plain, scaled = PowerNorm(6, eps=1e-6).double(), PowerNorm(6, eps=1e-6, group_scaling=1).double()
     close(scaled(x), plain(functional.rms_norm(x, eps=1e-6)))
     grouped = functional.group_scaling(x, 2, eps=1e-6)
@@ -609,7 +605,7 @@ def test_power_norms_group_scaling_is_a_visible_option():
 
 
 def test_power_norm_uses_its_gain_and_shift():
-    norm, x = randomize(PowerNorm(3)).double(), draw(26, 8, 3, dtype=torch.float64)
+    norm, x = randomize(PowerNorm(3)).double(), normal(8, 3, seed=26)
     close(norm(x), norm.weight * x / (x.square().mean(0) + 1e-6).sqrt() + norm.bias)
 
 
@@ -624,7 +620,7 @@ def test_an_empty_batch_leaves_power_norm_alone():
 
 def test_scale_norm_sets_the_length():
     norm = make_norm("scalenorm", 16).double()
-    x = draw(27, 5, 16, dtype=torch.float64)
+    x = normal(5, 16, seed=27)
     close(norm(x).norm(dim=-1), torch.full((5,), 4.0).double())
     assert norm.weight.shape == ()
     with torch.no_grad():
@@ -637,7 +633,7 @@ def test_scale_norm_sets_the_length():
 
 def test_dyt_squashes_every_feature_alone():
     norm = randomize(make_norm("dyt", 4, alpha=0.8)).double()
-    x = draw(28, 5, 4, dtype=torch.float64)
+    x = normal(5, 4, seed=28)
     close(norm(x), norm.weight * torch.tanh(norm.alpha * x) + norm.bias)
     assert make_norm("dyt", 4).alpha.item() == 0.5
     close(functional.dyt(x), torch.tanh(x / 2))
@@ -666,13 +662,13 @@ def test_a_mask_that_is_none_is_refused(kind, options, name, training):
     mask, error, words = WRONG_MASKS[name]
     norm = make_norm(kind, 6, **options).train(training)
     with pytest.raises(error, match=f"mask must .*{words}"):
-        norm(draw(0, 2, 5, 6), mask)
+        norm(normal(2, 5, 6, dtype=torch.float32), mask)
 
 
 @pytest.mark.parametrize("kind, options", [("batchnorm", {}), ("powernorm", {}), ("groupnorm", {"over": "tokens"})])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, *HALF, torch.float64])
 def test_a_mask_may_have_any_dtype(kind, options, dtype):
-    mask, x = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 1, 1]]), draw(0, 2, 5, 6)
+    mask, x = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 1, 1]]), normal(2, 5, 6, dtype=torch.float32)
     results = [make_norm(kind, 6, **options)(x, m) for m in (mask.bool(), mask.to(dtype))]
     assert torch.equal(*results) and results[0][0, 2:].abs().max() == 0
 
@@ -694,7 +690,7 @@ def test_torchs_missing_eps_is_not_a_usual_one(dtype, expected):
 
 
 def test_mixed_dtypes_that_torch_refuses_work_here():
-    x, w = draw(29, 3, 8), draw(30, 8)
+    x, w = normal(3, 8, seed=29, dtype=torch.float32), normal(8, seed=30, dtype=torch.float32)
     for half in HALF:
         assert F.layer_norm(x.to(half), (8,), w).dtype == half
         with pytest.raises(RuntimeError):
@@ -729,7 +725,7 @@ def test_exclusion_from_weight_decay_by_name_misses_most_norms(published):
             assert sum(p.ndim < 2 for _, p in decayed) == missed
             assert not [n for n, p in model.named_parameters() if p.ndim >= 2 and "norm" in n]
     # Decay pulls what is stored to 0. Under GEMMA that is a gain of 1, under LLAMA it switches the feature off.
-    x = draw(31, 3, 6)
+    x = normal(3, 6, seed=31, dtype=torch.float32)
     gains = [make_norm("rmsnorm", 6, convention=c) for c in ("gemma", "llama")]
     for norm in gains:
         nn.init.zeros_(norm.weight)

@@ -5,17 +5,13 @@ from fractions import Fraction
 import pytest
 import torch
 import torch.nn.functional as F
+from draw import normal
 
 from normlab import functional, numerics
 from normlab.backward import LayerNormFunction, RMSNormFunction, layer_norm_backward, rms_norm_backward
 from normlab.numerics import ALGORITHMS, Partial, merge
 
 EPS = (0.0, 1e-12, 1e-8, 1e-5, 1e-3, 0.1)
-
-
-def draw(seed, *shape, mean=0.0, std=1.0, dtype=torch.float64):
-    g = torch.Generator().manual_seed(seed)
-    return (mean + std * torch.randn(shape, generator=g, dtype=torch.float64)).to(dtype)
 
 
 # --- variance ------------------------------------------------------------------------------------------------------
@@ -33,7 +29,7 @@ BOUNDS = {
 
 @pytest.mark.parametrize("offset", [0, 1e1, 1e2, 1e3, 1e4, 1e5])
 def test_errors_in_float32(offset):
-    x = draw(0, 60, 4096, mean=offset, dtype=torch.float32)
+    x = normal(60, 4096, mean=offset, dtype=torch.float32)
     for name, algorithm in ALGORITHMS.items():
         error = numerics.relative_error(algorithm, x).abs().median().item()
         assert error <= BOUNDS[name][offset], name
@@ -53,7 +49,7 @@ def exact_variance(row):
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("n", [1, 2, 3, 64, 65, 200])
 def test_all_are_the_biased_variance(name, n):
-    x = draw(1, 4, n, mean=2.0)
+    x = normal(4, n, seed=1, mean=2.0)
     expected = torch.tensor([exact_variance(row) for row in x], dtype=torch.float64)
     torch.testing.assert_close(ALGORITHMS[name](x), expected, rtol=1e-12, atol=1e-14)
 
@@ -69,7 +65,7 @@ def test_the_row_that_one_pass_cannot_do(name):
 
 
 def test_parts_merge_to_the_whole_in_any_order():
-    a, b, c = (draw(s, 3, n, mean=m) for s, n, m in ((2, 5, 0), (3, 1, 10), (4, 17, -4)))
+    a, b, c = (normal(3, n, seed=s, mean=m) for s, n, m in ((2, 5, 0), (3, 1, 10), (4, 17, -4)))
     part = lambda x: Partial(x.shape[-1], x.mean(-1), (x - x.mean(-1, keepdim=True)).square().sum(-1))
     whole = part(torch.cat([a, b, c], -1))
     for total in (merge(merge(part(a), part(b)), part(c)), merge(part(c), merge(part(b), part(a)))):
@@ -80,7 +76,7 @@ def test_parts_merge_to_the_whole_in_any_order():
 
 @pytest.mark.parametrize("size", [1, 3, 64, 1000])
 def test_the_size_of_chunks_does_not_matter(size):
-    x = draw(5, 2, 130)
+    x = normal(2, 130, seed=5)
     torch.testing.assert_close(numerics.chunked(x, size), x.var(-1, correction=0))
 
 
@@ -93,8 +89,8 @@ def test_chunks_have_at_least_one_entry():
 
 
 def inputs(seed, shape, mean=0.5, std=1.3):
-    x, grad = draw(seed, *shape, mean=mean, std=std), draw(seed + 1, *shape)
-    weight, bias = draw(seed + 2, shape[-1], mean=1.0), draw(seed + 3, shape[-1])
+    x, grad = normal(*shape, seed=seed, mean=mean, std=std), normal(*shape, seed=seed + 1)
+    weight, bias = normal(shape[-1], seed=seed + 2, mean=1.0), normal(shape[-1], seed=seed + 3)
     return grad, x.requires_grad_(), weight.requires_grad_(), bias.requires_grad_()
 
 
@@ -104,16 +100,7 @@ def same(ours, theirs, tolerance=1e-12):
         assert ((mine - yours).abs() <= tolerance * yours.abs().clamp(min=1)).all()
 
 
-@pytest.mark.parametrize("eps", EPS)
-@pytest.mark.parametrize("shape", [(6,), (5, 4), (2, 3, 17), (3, 0, 4)])
-def test_equal_to_autograd(eps, shape):
-    """Of torch's kernels and of our forward pass."""
-    grad, x, weight, bias = inputs(10, shape)
-    width = shape[-1:]
-    same(
-        layer_norm_backward(grad, x, weight, eps),
-        torch.autograd.grad(F.layer_norm(x, width, weight, bias, eps), (x, weight, bias), grad),
-    )
+def check_backward_of_the_reference(grad, x, weight, bias, eps):
     same(
         layer_norm_backward(grad, x, weight, eps),
         torch.autograd.grad(functional.layer_norm(x, weight, bias, eps), (x, weight, bias), grad),
@@ -121,6 +108,19 @@ def test_equal_to_autograd(eps, shape):
     same(
         rms_norm_backward(grad, x, weight, eps),
         torch.autograd.grad(functional.rms_norm(x, weight, eps), (x, weight), grad),
+    )
+
+
+@pytest.mark.parametrize("eps", EPS)
+@pytest.mark.parametrize("shape", [(6,), (5, 4), (2, 3, 17), (3, 0, 4)])
+def test_equal_to_autograd(eps, shape):
+    """Of torch's kernels and of our forward pass."""
+    grad, x, weight, bias = inputs(10, shape)
+    width = shape[-1:]
+    check_backward_of_the_reference(grad, x, weight, bias, eps)
+    same(
+        layer_norm_backward(grad, x, weight, eps),
+        torch.autograd.grad(F.layer_norm(x, width, weight, bias, eps), (x, weight, bias), grad),
     )
     if eps:
         same(
@@ -133,15 +133,7 @@ def test_equal_to_autograd(eps, shape):
 @pytest.mark.parametrize("std", [0.0, 1e-6, 1e-3, 1e3])
 def test_equal_to_autograd_where_eps_bites(eps, std):
     """Constant and tiny rows as well; gradients reach 1/sqrt(eps) there."""
-    grad, x, weight, bias = inputs(20, (4, 5), mean=0.0, std=std)
-    same(
-        layer_norm_backward(grad, x, weight, eps),
-        torch.autograd.grad(functional.layer_norm(x, weight, bias, eps), (x, weight, bias), grad),
-    )
-    same(
-        rms_norm_backward(grad, x, weight, eps),
-        torch.autograd.grad(functional.rms_norm(x, weight, eps), (x, weight), grad),
-    )
+    check_backward_of_the_reference(*inputs(20, (4, 5), mean=0.0, std=std), eps)
 
 
 def test_without_a_gain():
@@ -169,7 +161,7 @@ def test_differentiated_once_and_twice(eps):
 @pytest.mark.parametrize("eps", EPS)
 def test_the_jacobian_has_the_spectrum_on_the_page(eps):
     """LayerNorm: r (d - 2 times), 0 on the ones, r eps/(var + eps) on x - mean; RMSNorm: r (d - 1 times), and on x."""
-    x = draw(50, 8, mean=1.0)
+    x = normal(8, seed=50, mean=1.0)
     for center in (True, False):
         backward = (
             (lambda g: layer_norm_backward(g, x, None, eps)[0])
@@ -186,7 +178,7 @@ def test_the_jacobian_has_the_spectrum_on_the_page(eps):
 
 def test_gradients_of_ones_at_unit_gain_vanish():
     """Why a check of a backward pass must not use grad = 1 and gain = 1: the true dx of LayerNorm is 0."""
-    x = draw(60, 3, 6)
+    x = normal(3, 6, seed=60)
     assert layer_norm_backward(torch.ones_like(x), x)[0].abs().max() < 1e-14
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from draw import normal
 from tiny_models import VOCAB, ids, tiny
 from torch import nn
 
@@ -102,7 +103,7 @@ def test_encoder_and_decoder_are_counted_on():
 
 def test_models_without_embedding():
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.0)
-    x = torch.randn(2, 5, 16)
+    x = normal(2, 5, 16, dtype=torch.float32)
     first, second = observe.readings(layer, x)
     close(first.stream_after, layer.norm1(x + layer._sa_block(x, None, None)))
     close(second.stream_after, layer(x))

@@ -1,8 +1,5 @@
 """claim(), show(), table(), figure(): what they print, what they refuse, what they leave in a notebook."""
 
-import subprocess
-import sys
-
 import pytest
 
 from normlab.page import tables

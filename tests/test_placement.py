@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from draw import normal
 from torch import nn
 
 from normlab import functional, placement
@@ -14,10 +15,6 @@ from normlab.transformer import Block, Transformer, TransformerConfig
 
 X = torch.tensor([1.0, 2, 3, 4], dtype=torch.float64)
 IDENTITY_PATH = ("pre", "peri", "output", "parallel", "none")  # F = 0 returns x
-
-
-def randn(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def score(v):
@@ -32,7 +29,7 @@ def residual(kind, sublayer, norm=LayerNorm, seed=3, **options):
     for n, s in zip(norms, (seed, seed + 1)):
         with torch.no_grad():
             for p in n.parameters():
-                p.copy_(randn(4, seed=s + 10 * (p is n.weight)))
+                p.copy_(normal(4, seed=s + 10 * (p is n.weight)))
     return Residual(sublayer, norms[0], kind, output_norm=norms[1], **options)
 
 
@@ -146,7 +143,7 @@ def test_a_shared_parallel_norm_is_one_module_called_once():
     assert second.norm is None and sum("norm" in name for name in block.state_dict()) == 1
     calls = []
     first.norm.register_forward_hook(lambda *_: calls.append(1))
-    block(torch.randn(1, 1, 4))
+    block(normal(1, 1, 4, dtype=torch.float32))
     assert len(calls) == 1
 
 
@@ -155,7 +152,7 @@ def test_a_shared_parallel_norm_is_one_module_called_once():
 
 @pytest.mark.parametrize("kind", [p.value for p in Placement])
 def test_which_wirings_return_the_stream_when_the_sublayer_is_zero(kind):
-    x = randn(2, 3, 4)
+    x = normal(2, 3, 4)
     y = residual(kind, Zero(), norm=RMSNorm)(x)
     assert torch.equal(y, x) is (kind in IDENTITY_PATH)
     # A LayerNorm on the output still adds its shift.
@@ -175,7 +172,7 @@ def test_hybrid_attention_has_an_identity_path_and_its_mlp_has_none():
     config = TransformerConfig(vocab_size=2, context=3, layers=1, width=4, placement="hybrid")
     attention, mlp = Block(config).double().residuals
     attention.sublayer, mlp.sublayer = Zero(), Zero()
-    x = randn(1, 3, 4)
+    x = normal(1, 3, 4)
     assert torch.equal(attention(x), x)
     torch.testing.assert_close(mlp(x), nn.functional.rms_norm(x, (4,), eps=1e-6))
 
@@ -267,11 +264,11 @@ def test_torch_adds_a_final_norm_to_post_and_none_to_pre():
 
 
 def test_a_second_norm_changes_nothing_until_gains_train():
-    x = randn(5, 16)
+    x = normal(5, 16)
     once = make_norm("layernorm", 16).double()
     torch.testing.assert_close(functional.layer_norm(once(x)), once(x), atol=1e-4, rtol=0)
     with torch.no_grad():
-        once.weight.copy_(1 + randn(16, seed=1))
+        once.weight.copy_(1 + normal(16, seed=1))
     assert not torch.allclose(functional.layer_norm(once(x)), once(x), atol=0.1)
 
 

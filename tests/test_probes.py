@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from draw import normal
 
 from normlab import probes
 from normlab.experiments import drunkards_walk as walk
@@ -35,8 +36,7 @@ def test_the_three_quantities_of_every_sublayer():
 def test_moments_against_numpy():
     import numpy as np
 
-    g = torch.Generator().manual_seed(0)
-    x, y = (torch.randn(4, 6, 11, generator=g, dtype=torch.float64) + m for m in (2.0, -1.0))
+    x, y = normal(4, 6, 11, seed=0, mean=2.0), normal(4, 6, 11, seed=1, mean=-1.0)
     pairs = [np.cov(a, b, bias=True) for a, b in zip(x.view(-1, 11).numpy(), y.view(-1, 11).numpy())]
     assert probes.variance(x) == pytest.approx(np.mean([p[0, 0] for p in pairs]))
     assert probes.covariance(x, y) == pytest.approx(np.mean([p[0, 1] for p in pairs]))
@@ -140,7 +140,7 @@ def test_rules_differ_enough_to_be_told_apart():
 
 
 def test_doubling_x_halves_the_jacobian():
-    x = torch.randn(16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = normal(16)
     assert walk.jacobian_norm(x) == pytest.approx(1 / x.std(correction=0).item())
     assert walk.jacobian_norm(2 * x) == pytest.approx(walk.jacobian_norm(x) / 2)
 
@@ -153,7 +153,7 @@ def test_update_sizes_when_the_weights_are_ten_times_larger(optimizer, absolute,
 
 
 def test_token_cosine_by_pairs():
-    x = torch.randn(2, 5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x = normal(2, 5, 7)
     pairs = [
         torch.cosine_similarity(x[b, i], x[b, j], dim=0)
         for b in range(2)

@@ -8,6 +8,7 @@ import math
 
 import pytest
 import torch
+from draw import normal, randomize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,20 +47,10 @@ WIDTH = 6
 seeds = st.integers(0, 2**32 - 1)
 
 
-def draw(seed, *shape, mean=0.0, std=1.0):
-    g = torch.Generator().manual_seed(seed)
-    return mean + std * torch.randn(shape, generator=g, dtype=torch.float64)
-
-
 def build(name, seed=1, **more):
-    """In float64 and training mode, with random gains and shifts: gains of 1 and shifts of 0 hide mistakes."""
+    """In float64 and training mode, with random gains and shifts."""
     kind, options = NORMS[name]
-    norm = make_norm(kind, WIDTH, **{**options, **more}).double()
-    g = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in norm.parameters():
-            p.add_(0.3 * torch.randn(p.shape, generator=g, dtype=torch.float64))
-    return norm
+    return randomize(make_norm(kind, WIDTH, **{**options, **more}).double(), seed)
 
 
 def same(a, b, tolerance=1e-10):
@@ -71,7 +62,7 @@ def same(a, b, tolerance=1e-10):
 
 def check_prefix(name, seed, tokens, prefix):
     """In training mode the first tokens come out as without the later ones, and do not depend on them."""
-    x = draw(seed, 2, tokens, WIDTH, mean=0.5, std=2.0).requires_grad_()
+    x = normal(2, tokens, WIDTH, seed=seed, mean=0.5, std=2.0).requires_grad_()
     y, alone = build(name)(x), build(name)(x[:, :prefix].detach())
     same(y[:, :prefix], alone, 1e-13)
     (grad,) = torch.autograd.grad(y[:, :prefix].square().sum(), x)
@@ -93,7 +84,7 @@ def test_norms_across_tokens_fail_the_same_check(name, seed, tokens, share):
 
 def test_in_evaluation_batch_and_power_norm_are_causal():
     """Their statistics are constants then; GroupNorm has none and leaks in evaluation too."""
-    x = draw(0, 2, 8, WIDTH)
+    x = normal(2, 8, WIDTH)
     for name in ACROSS_TOKENS:
         norm = build(name)
         norm(x)
@@ -128,7 +119,7 @@ def run_padded(name, x, mask, warmed_up):
     warmed_up=st.booleans(),
 )
 def test_padding_has_no_influence(name, seed, lengths, pads, content, left, warmed_up):
-    sequences = [draw(seed + i, n, WIDTH, mean=0.5) for i, n in enumerate(lengths)]
+    sequences = [normal(n, WIDTH, seed=seed + i, mean=0.5) for i, n in enumerate(lengths)]
     results = []
     for total, filling in ((max(lengths), 0.0), (max(lengths) + pads, content)):
         x = torch.full((len(lengths), total, WIDTH), filling, dtype=torch.float64)
@@ -144,7 +135,8 @@ def test_padding_has_no_influence(name, seed, lengths, pads, content, left, warm
 @pytest.mark.parametrize("name", ACROSS_TOKENS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_not_even_nan_in_the_padding(name, bad):
-    x, mask = draw(1, 3, 5, WIDTH), torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]], dtype=torch.bool)
+    x = normal(3, 5, WIDTH, seed=1)
+    mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [0, 0, 0, 0, 0]], dtype=torch.bool)
     clean = run_padded(name, x, mask, False)
     x[~mask] = bad
     for one, other in zip(clean, run_padded(name, x, mask, False), strict=True):
@@ -154,14 +146,14 @@ def test_not_even_nan_in_the_padding(name, bad):
 
 @pytest.mark.parametrize("name", ACROSS_TOKENS)
 def test_without_a_mask_padding_is_seen(name):
-    x = draw(2, 2, 5, WIDTH)
+    x = normal(2, 5, WIDTH, seed=2)
     padded = torch.cat([x, torch.zeros(2, 3, WIDTH, dtype=torch.float64)], 1)
     assert (build(name)(padded)[:, :5] - build(name)(x)).abs().max() > 1e-2
 
 
 # --- invariances ---------------------------------------------------------------------------------------------------
 
-ROTATION = torch.linalg.qr(draw(3, WIDTH, WIDTH)).Q
+ROTATION = torch.linalg.qr(normal(WIDTH, WIDTH, seed=3)).Q
 
 
 def plain(name):
@@ -177,7 +169,7 @@ def check_shift(name, x, amount):
 
 def check_dataset_shift(name, x, amount):
     """The same vector added to every token changes nothing."""
-    same(plain(name)(x + amount * draw(4, WIDTH)), plain(name)(x))
+    same(plain(name)(x + amount * normal(WIDTH, seed=4)), plain(name)(x))
 
 
 def check_scale(name, x, amount):
@@ -220,7 +212,7 @@ INVARIANCES = {
 @given(seed=seeds, amount=st.floats(0.1, 100))
 @settings(max_examples=8)
 def test_invariances_and_their_absence(check, name, seed, amount):
-    x = draw(seed, 2, 5, WIDTH, mean=1.0)
+    x = normal(2, 5, WIDTH, seed=seed, mean=1.0)
     amount = 1.5 if 0.9 < amount < 1.1 else amount
     if name in INVARIANCES[check]:
         check(name, x, amount)
@@ -232,7 +224,7 @@ def test_invariances_and_their_absence(check, name, seed, amount):
 @pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "batchnorm", "scalenorm"])
 def test_a_negative_gain_of_the_input_flips_the_sign_only(name):
     """Norm(-2 x) = -Norm(x): magnitude is removed, orientation is not."""
-    x = draw(5, 2, 4, WIDTH)
+    x = normal(2, 4, WIDTH, seed=5)
     same(plain(name)(-2 * x), -plain(name)(x))
 
 
@@ -244,7 +236,7 @@ SMALLEST = {torch.float32: 1e-30, torch.bfloat16: 1e-30, torch.float16: 6e-8}
 
 def extreme_rows(dtype, width, seed):
     """Rows of zeros, of one constant, tiny, huge, one huge entry among ordinary ones, tiny ones around a mean."""
-    ordinary = draw(seed, 6, width)
+    ordinary = normal(6, width, seed=seed)
     ordinary = ordinary / ordinary.abs().amax(-1, keepdim=True)
     rows = torch.stack([
         torch.zeros(width),
@@ -281,7 +273,7 @@ def test_extreme_rows_have_right_values_and_finite_gradients(kind, dtype, width,
     norm = make_norm(kind, width).double()
     with torch.no_grad():
         for name, p in norm.named_parameters():
-            p.add_(0.3 * draw(seed + len(name), *p.shape) * (name != "alpha"))
+            p.add_(0.3 * normal(*p.shape, seed=seed + len(name)) * (name != "alpha"))
     x = extreme_rows(dtype, width, seed)
     if kind in ("batchnorm", "powernorm"):
         x = x.mT.contiguous()  # extreme columns
@@ -293,7 +285,7 @@ def test_extreme_rows_have_right_values_and_finite_gradients(kind, dtype, width,
     assert y.dtype == dtype and y.isfinite().all()
     unit = torch.finfo(dtype).eps
     torch.testing.assert_close(y.double(), expected, rtol=4 * unit, atol=16 * unit)
-    g = draw(seed + 1, *x.shape)
+    g = normal(*x.shape, seed=seed + 1)
     (grad,) = torch.autograd.grad(y, twins[0], g.to(dtype))
     (right,) = torch.autograd.grad(expected, twins[1], g.to(dtype).double())
     if (kind, dtype) == ("scalenorm", torch.float16):
@@ -310,7 +302,7 @@ def test_extreme_rows_have_right_values_and_finite_gradients(kind, dtype, width,
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_all_finite_rows_are_normalized(kind, dtype):
     """Up to the largest number of the dtype, and with eps = 0 down to the smallest normal one."""
-    x = draw(6, 5, 700).to(dtype)
+    x = normal(5, 700, seed=6).to(dtype)
     norm = make_norm(kind, 700, eps=0.0)
     ordinary = norm(x)
     info = torch.finfo(dtype)
@@ -325,7 +317,7 @@ def test_all_finite_rows_are_normalized(kind, dtype):
 @pytest.mark.parametrize("kind", ["layernorm", "rmsnorm", "scalenorm"])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_spoils_its_own_row_only(kind, bad):
-    x = draw(7, 4, WIDTH)
+    x = normal(4, WIDTH, seed=7)
     norm = build(kind)
     clean = norm(x)
     x[2, 3] = bad
@@ -342,8 +334,8 @@ def test_what_is_not_finite_spoils_its_own_row_only(kind, bad):
 @given(seed=seeds)
 @settings(max_examples=5)
 def test_views_equal_their_copies(name, seed):
-    whole = draw(seed, 4, 2 * WIDTH, WIDTH, mean=1.0)
-    mask = draw(seed + 1, 4, 2 * WIDTH) > -1
+    whole = normal(4, 2 * WIDTH, WIDTH, seed=seed, mean=1.0)
+    mask = normal(4, 2 * WIDTH, seed=seed + 1) > -1
     mask[:, 0] = True
     views = [(whole[1:3], mask[1:3]), (whole.mT[:, :, :WIDTH], mask[:, :WIDTH]), (whole[::2, ::3], mask[::2, ::3])]
     views += [(whole[:1].expand(3, -1, -1), mask[:3]), (whole.transpose(0, 1), mask.T)]

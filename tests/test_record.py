@@ -15,6 +15,7 @@ from statistics import fmean
 import joblib
 import pytest
 import torch
+from draw import normal
 
 from normlab import data, files, record, training
 
@@ -399,8 +400,8 @@ def test_a_half_trained_model_is_no_result(tmp_path):
             if step == 2:
                 signal.raise_signal(signal.SIGINT)
 
-        model = torch.nn.Linear(3, 3)
-        training.train(model, data.rows(torch.randn(9, 3), torch.arange(9) % 3, 4), 5, 1e-3, seed, each_step=press)
+        model, batches = torch.nn.Linear(3, 3), data.rows(normal(9, 3, dtype=torch.float32), torch.arange(9) % 3, 4)
+        training.train(model, batches, 5, 1e-3, seed, each_step=press)
         return {"trained": True}
 
     with pytest.raises(KeyboardInterrupt):

@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 import torch
+from draw import normal, randomize
 from torch import nn
 from torch.nn import functional as F
 from wrong_masks import WRONG_MASKS
@@ -45,16 +46,6 @@ def small(**options):
 
 def ids(*shape, seed=0, vocab=11):
     return torch.randint(vocab, shape, generator=torch.Generator().manual_seed(seed))
-
-
-def randomize(model, seed=1):
-    """Gains of 1 and shifts of 0 hide mistakes."""
-    g = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.dim() == 1:
-                p.add_(0.3 * torch.randn(p.shape, generator=g))
-    return model
 
 
 def stream(model, tokens, **context):
@@ -360,7 +351,7 @@ def test_deepnorm_keeps_the_update_of_a_fresh_model_small():
 def test_gated_mlp_by_the_formula():
     model = randomize(small(mlp="gated", activation="silu", mlp_bias=True)).double()
     mlp = model.blocks[0].residuals[1].sublayer
-    x = torch.randn(2, 3, 24, dtype=torch.float64)
+    x = normal(2, 3, 24)
     gate = x @ mlp.gate.weight.T + mlp.gate.bias
     expected = (gate * gate.sigmoid() * (x @ mlp.up.weight.T + mlp.up.bias)) @ mlp.down.weight.T + mlp.down.bias
     torch.testing.assert_close(mlp(x), expected)
