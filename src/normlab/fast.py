@@ -55,7 +55,7 @@ class enabled:
     """Let the norm modules take the fast path or, with ``fast.enabled(False)``, the reference.
 
     From now on, or as ``with fast.enabled(False):`` for a block of code. It holds for this thread (more exactly: this
-    context, see :mod:`contextvars`); a new thread starts with the default, the fast path. It is read in the forward
+    context, see ``contextvars``); a new thread starts with the default, the fast path. It is read in the forward
     pass. Inside ``torch.compile`` it is not read: there both are the same formula.
     """
 
