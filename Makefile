@@ -8,7 +8,7 @@ UPGRADE ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip --disable-pip-version-check install --quiet
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet --no-user
 HTML := _build/html
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
@@ -42,7 +42,7 @@ book: $(BOOK_READY) $(SOURCES_SEEN)  ## build the book (installs what it needs, 
 	@$(VENV)/bin/jupyter-book build . -W -n --keep-going || { rm -f $(SOURCES_SEEN); exit 1; }
 	@echo
 	@echo "The book stands in $(HTML). Open it in a browser:"
-	@echo "    file://$(CURDIR)/$(HTML)/index.html"
+	@$(PY) -c 'import pathlib; print("   ", pathlib.Path("$(HTML)/index.html").absolute().as_uri())'
 	@echo "or serve it with: make serve"
 
 test: $(TEST_READY) book  ## run every test and notebook, and one standalone copy (installs torch and the rest)

@@ -3,11 +3,13 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from packaging.markers import default_environment
@@ -236,6 +238,53 @@ def test_make_says_what_is_wrong_with_python(tmp_path, command, patch, message):
 def test_make_says_that_there_is_no_python(tmp_path):
     message = complaint(run_make(tmp_path, "book", "PYTHON=python3-of-nobody"))
     assert re.fullmatch(r"Python is missing: there is no 'python3-of-nobody' here; .*", message)
+
+
+def variable(name: str) -> str:
+    """What the Makefile has under ``name``."""
+    command = ["make", "-f", ROOT / "Makefile", "PY=python", "--eval", f"tell: ; @echo '$({name})'", "tell"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@make
+def test_installing_withstands_a_users_own_settings(bare_python, bare_environment, tmp_path):
+    """`user = true` in pip's configuration is an error in a virtual environment."""
+    (tmp_path / "pip.conf").write_text("[install]\nuser = true\n")
+    command = shlex.split(variable("PIP"))
+    assert command[:4] == ["python", "-m", "pip", "--disable-pip-version-check"]
+
+    def install(*options):
+        return subprocess.run(
+            [bare_python, *options, "--no-index", "--dry-run", "pytest"],
+            env=bare_environment | {"PIP_CONFIG_FILE": str(tmp_path / "pip.conf")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    assert "Can not perform a '--user' install" in install("-m", "pip", "install").stderr
+    assert install(*command[1:]).returncode == 0
+
+
+@make
+@pytest.mark.parametrize("folder", ["a b", "c [1]", "#2", "100%", "%41", "Bücher", "d?e&f", "it's"])
+def test_make_book_prints_an_address_that_opens(tmp_path, folder):
+    """Whatever the folder is called; the build itself is replaced by one that does nothing."""
+    book = tmp_path / folder
+    (book / ".venv" / "bin").mkdir(parents=True)
+    (book / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    (book / ".venv" / "bin" / "jupyter-book").symlink_to(shutil.which("true"))
+    for name in ("Makefile", "_config.yml", "_toc.yml", "constraints.txt"):
+        shutil.copy(ROOT / name, book)
+    for step in ("BOOK_READY", "SOURCES_SEEN"):
+        stamp = book / variable(step)
+        stamp.parent.mkdir(exist_ok=True)
+        stamp.touch()
+    skipped = [f"--old-file={variable(step)}" for step in ("BOOK_READY", "SOURCES_SEEN")]
+    told = subprocess.run(["make", *skipped, "book"], cwd=book, check=True, capture_output=True, text=True).stdout
+    address = urlsplit(re.search(r"^ +(file:\S+)$", told, re.MULTILINE)[1])
+    assert (address.query, address.fragment) == ("", "")
+    assert Path(unquote(address.path)) == book.resolve() / "_build" / "html" / "index.html"
 
 
 @make

@@ -7,6 +7,7 @@ import functools
 import gzip
 import http.server
 import io
+import json
 import os
 import re
 import shutil
@@ -15,10 +16,14 @@ from collections import Counter
 from urllib.parse import quote, urlsplit
 
 import pytest
+from course import search
 from pages import DOCUMENTS, NOTEBOOKS, PAGES, alt_texts, parsed, prose
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-BLOCKED = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+LAUNCH = {
+    "executable_path": next(filter(None, map(shutil.which, BROWSERS)), None),
+    "args": ["--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"],
+}
 DESKTOP = {"width": 1280, "height": 900}
 COMPRESSED = (".woff2", ".png", ".jpg")  # gain nothing from gzip
 # All that may be left of unrendered text: a formula, a command, a role.
@@ -29,10 +34,9 @@ RAW = re.compile(r"\$[^$\n]+\$|\\(?:frac|sqrt|sum|mathrm|operatorname|text|begin
 def browser():
     """One browser for this module: the system's, else Playwright's own."""
     sync_api = pytest.importorskip("playwright.sync_api")
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
     playwright = sync_api.sync_playwright().start()
     try:
-        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu", BLOCKED])
+        chromium = playwright.chromium.launch(**LAUNCH)
     except sync_api.Error:
         playwright.stop()
         reason = "no browser: install Chromium or Chrome, or run `playwright install chromium`"
@@ -60,8 +64,8 @@ def addresses(html):
 class Visit:
     """A page opened with an empty cache, and everything that went wrong."""
 
-    def __init__(self, browser, **options):
-        self.context = browser.new_context(**{"viewport": DESKTOP, "color_scheme": "light"} | options)
+    def __init__(self, browser, context=None, **options):
+        self.context = context or browser.new_context(**{"viewport": DESKTOP, "color_scheme": "light"} | options)
         self.page = self.context.new_page()
         self.troubles, self.responses = [], []
         self.page.on("console", self._console)
@@ -176,14 +180,17 @@ def assert_dark_mode_is_dark(page):
 
 def test_theme_button_cycles(browser, addresses):
     with Visit(browser) as visit:
-        page = visit.open(f"{addresses['file']}/{PAGES[0]}")
-        assert page.evaluate("document.documentElement.dataset.mode") == "auto"
-        seen = []
-        for _ in range(3):
-            page.locator("button.theme-switch-button:visible").click()
-            seen.append(page.evaluate("document.documentElement.dataset.mode"))
-        assert sorted(seen) == ["auto", "dark", "light"]
+        assert_theme_button_cycles(visit.open(f"{addresses['file']}/{PAGES[0]}"))
         assert visit.troubles == []
+
+
+def assert_theme_button_cycles(page):
+    assert page.evaluate("document.documentElement.dataset.mode") == "auto"
+    seen = []
+    for _ in range(3):
+        page.locator("button.theme-switch-button:visible").click()
+        seen.append(page.evaluate("document.documentElement.dataset.mode"))
+    assert sorted(seen) == ["auto", "dark", "light"]
 
 
 @pytest.fixture(scope="module")
@@ -215,13 +222,157 @@ def test_search_finds_a_word_in_the_text(browser, addresses, rare_word, scheme):
 
 
 def test_search_dialog_opens_from_the_keyboard(browser, addresses, rare_word):
-    word, name = rare_word
     with Visit(browser) as visit:
-        page = visit.open(f"{addresses['file']}/{PAGES[0]}")
-        page.keyboard.press("Control+k")
-        page.locator("dialog input[type=search]").fill(word)
-        page.keyboard.press("Enter")
-        page.locator(f"#search-results a[href*='{name}.html']").first.wait_for(timeout=10_000)
+        assert_search_dialog_finds(visit.open(f"{addresses['file']}/{PAGES[0]}"), *rare_word)
+        assert visit.troubles == []
+
+
+def assert_search_dialog_finds(page, word, name):
+    page.keyboard.press("Control+k")
+    page.locator("dialog input[type=search]").fill(word)
+    page.keyboard.press("Enter")
+    page.locator(f"#search-results a[href*='{name}.html']").first.wait_for(timeout=10_000)
+
+
+@pytest.fixture(scope="module")
+def hits(browser, addresses):
+    """The pages that the search offers for a query."""
+
+    @functools.cache
+    def ask(query: str) -> set[str]:
+        with Visit(browser) as visit:
+            page = visit.open(f"{addresses['file']}/search.html?q={quote(query)}")
+            page.locator("#search-results h2:text-is('Search Results')").wait_for(state="attached", timeout=10_000)
+            assert visit.troubles == []
+            links = page.locator("#search-results a").evaluate_all("links => links.map(link => link.href)")
+            return {link.removeprefix(f"{addresses['file']}/").split(".html")[0] for link in links}
+
+    return ask
+
+
+# What a reader types, and how the book may write it.
+NUMBERS = {"65504": "65,?504", "65,504": "65,?504", "2048": "2,?048", "64": "64", "0.02": r"0\.02", "1e-5": "1e-5"}
+NUMBERS = {query: rf"(?<![\w.,]){written}(?!\w|[.,]\d)" for query, written in NUMBERS.items()}
+SYMBOLS = {"√ℓ": r"√ℓ|\\sqrt *\{?\\ell\b", "ε": r"ε(?!\w)|\\varepsilon\b", "√(2L)": r"√\(2L\)|\\sqrt\{2L\}"}
+
+
+@pytest.mark.parametrize(("query", "written"), (NUMBERS | SYMBOLS).items())
+def test_search_finds_numbers_and_symbols(hits, html, query, written):
+    """On every page whose prose has it, and on none that does not show it."""
+    found = hits(query)
+    assert {name for name in DOCUMENTS if re.search(written, prose(name))} <= found
+    assert found
+    if query in NUMBERS:
+        assert [name for name in found if not re.search(written, parsed(html / f"{name}.html").article.text)] == []
+
+
+def test_queries_are_cut_as_the_index_is(browser, addresses):
+    """Two languages, the same rules: compared on all texts of the book."""
+    texts = [prose(name).replace("\\", " ") for name in DOCUMENTS]
+    with Visit(browser) as visit:
+        page = visit.open(f"{addresses['file']}/search.html")
+        assert page.evaluate("texts => texts.map(splitQuery)", texts) == [search.words(text) for text in texts]
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_search_finds_a_number_in_a_table(hits, html, name):
+    texts = [cell.text for cell in parsed(html / f"{name}.html").select("article .cell_output td + td")]
+    assert name in hits(next(text for text in texts if re.fullmatch(r"\d+\.\d+", text)))
+
+
+@pytest.fixture
+def without_site_data(browser, tmp_path):
+    """A browser whose user has blocked site data: to look at localStorage is an error."""
+    settings = {"profile": {"default_content_setting_values": {"cookies": 2}}}
+    (tmp_path / "Default").mkdir()
+    (tmp_path / "Default" / "Preferences").write_text(json.dumps(settings))
+    context = browser.browser_type.launch_persistent_context(
+        tmp_path, viewport=DESKTOP, color_scheme="light", **LAUNCH
+    )
+    yield context
+    context.close()
+
+
+def answer_of_storage(visit, address) -> str:
+    """What a page without our scripts gets when it stores something."""
+    page = visit.context.new_page()
+    page.goto(f"{address}/_static/favicon.svg")
+    answer = page.evaluate("() => { try { localStorage.setItem('a', 'b') } catch (problem) { return problem.name } }")
+    page.close()
+    return answer
+
+
+@pytest.mark.parametrize("scheme", ["file", "http"])
+def test_pages_work_without_site_data(browser, addresses, without_site_data, rare_word, scheme):
+    with Visit(browser, without_site_data) as visit:
+        assert answer_of_storage(visit, addresses[scheme]) == "SecurityError"
+        assert_page_works(visit, addresses[scheme], rare_word)
+
+
+def test_pages_work_with_a_full_storage(browser, addresses, rare_word):
+    with Visit(browser) as visit:
+        visit.context.add_init_script("Storage.prototype.setItem = () => { throw new DOMException('no room', 'QuotaExceededError') }")
+        assert answer_of_storage(visit, addresses["file"]) == "QuotaExceededError"
+        assert_page_works(visit, addresses["file"], rare_word)
+
+
+def assert_page_works(visit, address, rare_word):
+    """Theme button, search from the keyboard, the page that it finds, the menu of a phone."""
+    word, name = rare_word
+    page = visit.open(f"{address}/{PAGES[0]}")
+    assert_theme_button_cycles(page)
+    assert_search_dialog_finds(page, word, name)
+    page.locator(f"#search-results a[href*='{name}.html']").first.click()
+    page.wait_for_url(f"**/{name}.html*")
+    page.set_viewport_size({"width": 375, "height": 800})
+    seen = f"document.querySelector(`[id^=pst-primary-sidebar] a[href$='{DOCUMENTS[1].split('/')[-1]}.html']`).getBoundingClientRect().left >= 0"
+    assert not page.evaluate(seen)
+    page.locator("button.primary-toggle:visible").click()
+    page.wait_for_function(seen)
+    assert visit.troubles == []
+
+
+# The contrast of every text of the article with white paper: the worst for each kind of element.
+CONTRAST_ON_PAPER = """() => {
+    const linear = value => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+    const texts = document.createTreeWalker(document.querySelector("article"), NodeFilter.SHOW_TEXT), worst = {};
+    while (texts.nextNode()) {
+        const box = texts.currentNode.parentElement;
+        if (!texts.currentNode.data.trim() || !box.checkVisibility() || box.closest(".katex-mathml, script")) continue;
+        const [red, green, blue] = getComputedStyle(box).color.match(/[\\d.]+/g).map(Number).map(linear);
+        const ratio = 1.05 / (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05);
+        const kind = `${box.tagName}.${box.className}`;
+        worst[kind] = Math.min(ratio, worst[kind] ?? ratio);
+    }
+    return worst;
+}"""
+ON_PAPER = """() => {
+    const boxes = [...document.querySelectorAll("article details")];
+    const theme = document.documentElement.dataset.theme;
+    return [theme, boxes.filter(box => box.checkVisibility()).map(box => box.open)];
+}"""
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_dark_page_is_printed_dark_on_white_and_unfolded(browser, addresses, name):
+    with Visit(browser, color_scheme="dark") as visit:
+        page = visit.open(f"{addresses['file']}/{name}.html")
+        before = page.evaluate(ON_PAPER)
+        assert before[0] == "dark" and not any(before[1])
+        page.emulate_media(media="print", color_scheme="dark")
+        page.wait_for_function("document.documentElement.dataset.theme === 'light'")
+        contrast = page.evaluate(CONTRAST_ON_PAPER)
+        assert len(contrast) > 2 and {kind: ratio for kind, ratio in contrast.items() if ratio < 4.5} == {}
+        _, opened = page.evaluate(ON_PAPER)
+        assert all(opened) and len(opened) >= page.locator("article .tag_solution").count()
+        page.emulate_media(media="screen", color_scheme="dark")
+        page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+        assert page.evaluate(ON_PAPER) == before
+
+        page.evaluate(f"addEventListener('beforeprint', () => window.printed = ({ON_PAPER})())")
+        page.pdf()
+        assert page.evaluate("window.printed[0]") == "light" and page.evaluate("window.printed[1]").count(True) == len(opened)
+        assert page.evaluate(ON_PAPER) == before
         assert visit.troubles == []
 
 

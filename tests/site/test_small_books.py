@@ -4,6 +4,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from course import buttons
 from small_book import build, claim_output, make_book
 from sphinx.errors import ExtensionError
@@ -48,6 +49,14 @@ def test_buttons_appear_with_their_addresses(sound):
     assert code == 0, said
     assert f'href="{COLAB}/01_small.ipynb"' in full and f'href="{HUB}"' in full
     assert f'href="{HUB}"' in read(sound, "book/intro") and COLAB not in read(sound, "book/intro")
+
+
+def test_a_reproducible_build_keeps_the_copyright_year(sound):
+    """Sphinx would put the year of SOURCE_DATE_EPOCH, 1980 in many packaging tools, in its place."""
+    code, said = build(sound, SOURCE_DATE_EPOCH="315532800")
+    assert code == 0, said
+    year = yaml.safe_load((sound / "_config.yml").read_text(encoding="utf-8"))["copyright"]
+    assert f"© Copyright {year}." in read(sound, "book/intro")
 
 
 def test_faults_in_pages_fail_the_build(tmp_path):

@@ -7,7 +7,9 @@ mathematics    formulas rendered to HTML at build time; a bad formula is a warni
 outputs        notebook outputs next to their nodes: alt texts, claims
 api            the directive ``{api}``: the package's reference, from its docstrings
 claims         the claims file, the role ``{claim}``, the directive ``{claims-ledger}``
+search         a search that finds numbers and symbols
 sources        what a claim's sources are called on the pages
+storage        pages that work where the browser keeps no site data
 offline        what makes pages light and silent without a network
 =============  ====================================================================
 
@@ -17,7 +19,7 @@ It needs neither torch nor the package ``normlab``.
 import hashlib
 from pathlib import Path
 
-from . import api, buttons, claims, mathematics, offline, outputs
+from . import api, buttons, claims, mathematics, offline, outputs, search, storage
 
 
 def _fingerprint(root: Path) -> str:
@@ -26,7 +28,8 @@ def _fingerprint(root: Path) -> str:
     Sphinx re-reads a page only when its file changed; a claim settled in another notebook or a
     change in this extension would go unseen.
     """
-    files = [*Path(__file__).parent.glob("*.py"), claims.claims_file(root), *claims.notebooks(root)]
+    own = [path for path in Path(__file__).parent.iterdir() if path.is_file()]
+    files = [*own, claims.claims_file(root), *claims.notebooks(root)]
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(path.name.encode() + path.read_bytes())
@@ -35,6 +38,12 @@ def _fingerprint(root: Path) -> str:
 
 def _on_config(app, config):
     config.course_fingerprint = _fingerprint(Path(app.srcdir))
+    config.course_copyright = config.copyright
+
+
+def _keep_the_year(app, config):
+    """Sphinx writes the year of SOURCE_DATE_EPOCH, which may be 1980, over the one in `_config.yml`."""
+    config.copyright = config.course_copyright
 
 
 def setup(app):
@@ -42,6 +51,8 @@ def setup(app):
     # Jupyter Book sets this value of sphinx_comments, which we leave out.
     app.add_config_value("comments_config", {}, "env")
     app.connect("config-inited", _on_config)
-    for part in (api, buttons, claims, mathematics, offline, outputs):
+    app.add_config_value("course_copyright", "", "html")
+    app.connect("config-inited", _keep_the_year, priority=900)  # after Sphinx's own, at 800
+    for part in (api, buttons, claims, mathematics, offline, outputs, search, storage):
         part.setup(app)
     return {"version": "1.0", "parallel_read_safe": False, "parallel_write_safe": False}
