@@ -8,6 +8,8 @@ outputs        notebook outputs next to their nodes: alt texts, claims
 api            the directive ``{api}``: the package's reference, from its docstrings
 claims         the claims file, the role ``{claim}``, the directive ``{claims-ledger}``
 sources        what a claim's sources are called on the pages
+house          the directive ``{house}``: a picture of the package, from its imports
+tools          the repository's tools, loaded from their files
 offline        what makes pages light and silent without a network
 =============  ====================================================================
 
@@ -17,7 +19,7 @@ It needs neither torch nor the package ``normlab``.
 import hashlib
 from pathlib import Path
 
-from . import api, buttons, claims, mathematics, offline, outputs
+from . import api, buttons, claims, house, mathematics, offline, outputs
 
 
 def _fingerprint(root: Path) -> str:
@@ -42,6 +44,6 @@ def setup(app):
     # Jupyter Book sets this value of sphinx_comments, which we leave out.
     app.add_config_value("comments_config", {}, "env")
     app.connect("config-inited", _on_config)
-    for part in (api, buttons, claims, mathematics, offline, outputs):
+    for part in (api, buttons, claims, house, mathematics, offline, outputs):
         part.setup(app)
     return {"version": "1.0", "parallel_read_safe": False, "parallel_write_safe": False}
