@@ -28,7 +28,7 @@ WHOLE_RUN := $(PY) -m pytest -rs --durations=10 -n auto --whole
 # What a run on another instruction set can change: the numbers, not the texts and the site.
 NUMERIC := --ignore=tests/site --ignore=tests/test_packaging.py --ignore=tests/test_standalone.py \
 	--ignore=tests/test_notebooks_clean.py --ignore=tests/test_prose_numbers.py --ignore=tests/test_claims_file.py \
-	--ignore=tests/test_guard.py
+	--ignore=tests/test_guard.py --ignore=tests/test_house.py
 
 .PHONY: help book serve test test-all test-matrix lab notebooks record bench colab pins clean
 .DEFAULT_GOAL := help

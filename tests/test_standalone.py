@@ -132,6 +132,28 @@ def test_a_module_left_behind_is_found(run_bare, tmp_path):
     assert "No module named 'normlab.b'" in result.stderr
 
 
+def test_the_names_of_the_package_itself_work_in_a_copy(run_bare, tmp_path):
+    """They are lazy: a copy has to bring the modules that define them, and importing the package still loads no torch."""
+    names = "layer_norm, rms_norm, LayerNorm, RMSNorm, make_norm, Placement, Residual, Transformer, TransformerConfig, inspect"
+    use = f"""
+import sys
+import normlab
+assert "torch" not in sys.modules
+from normlab import {names}
+import torch
+model = Transformer(TransformerConfig(vocab_size=5, context=4, layers=1, width=8, placement=Placement.PERI))
+assert model(torch.tensor([[1, 2]])).shape == (1, 2, 5)
+assert torch.equal(make_norm("rmsnorm", 4)(torch.ones(4)), RMSNorm(4)(torch.ones(4)))
+assert rms_norm(torch.ones(4)).shape == layer_norm(torch.ones(4)).shape == LayerNorm(4)(torch.ones(4)).shape
+assert isinstance(model.blocks[0].residuals[0], Residual)
+print(inspect(model).stacks[0].blocks[0].sublayers[0].placement, normlab.__file__)
+"""
+    cell = standalone_cell(standalone.package_files(ROOT, use, []))
+    result = run_bare(tmp_path, "-c", cell + use)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("Placement.PERI") and str(tmp_path) in result.stdout
+
+
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_copy_is_small_and_plain(name, copies):
     assert copies[name].stat().st_size <= 600_000

@@ -7,12 +7,11 @@ imports, directly or through others, and the data that it names in its metadata 
 plain Markdown. Needs nbformat and pybtex, not torch; the Sphinx extension calls `write_copies`.
 """
 
-import ast
 import sys
-from functools import cache
 from pathlib import Path
 
 import nbformat
+from imports import dotted, files_of, imported_names
 from myst_to_markdown import References, collect, convert, read_bibliography
 from setup_cell import SETUP_TAGS, standalone_cell
 
@@ -112,53 +111,12 @@ def _reached_modules(package: Path, code: str) -> list[Path]:
     """The package's modules that ``code`` imports, that these import, and so on, in functions too."""
     reached, to_read = set(), [(code, package.name)]
     while to_read:
-        for name in _imported_names(*to_read.pop()):
-            for path in _files_of(package, name):
+        for name in imported_names(*to_read.pop()):
+            for path in files_of(package, name):
                 if path not in reached:
                     reached.add(path)
-                    within = path.relative_to(package.parent).parent.as_posix().replace("/", ".")
-                    to_read.append((path.read_text(encoding="utf-8"), within))
+                    to_read.append((path.read_text(encoding="utf-8"), dotted(package, path.parent)))
     return sorted(reached)
-
-
-def _imported_names(code: str, within: str) -> set[str]:
-    """Dotted names that may be modules: all that ``code``, a module in the package ``within``, could import."""
-    names = set()
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            parents = within.split(".")
-            base = parents[: len(parents) - node.level + 1] if node.level else []
-            module = ".".join([*base, *filter(None, [node.module])])
-            names |= {module} | {f"{module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            names.add(f"{node.value.id}.{node.attr}")  # normlab.page.figures, which imports on first use
-    return names
-
-
-def _files_of(package: Path, name: str) -> list[Path]:
-    """The files that importing the dotted ``name`` runs: each package on the way, and the module itself.
-
-    A name that the package offers lazily, such as normlab.layer_norm, is followed to the module that defines it.
-    """
-    parts = _lazy_names(package).get(name, name).split(".")
-    if parts[0] != package.name:
-        return []
-    path, files = package, [package / "__init__.py"]
-    for part in parts[1:]:
-        path = path / part
-        files += [path / "__init__.py", path.with_suffix(".py")]
-    return [file for file in files if file.is_file()]
-
-
-@cache
-def _lazy_names(package: Path) -> dict[str, str]:
-    """The table ``_NAMES`` of the package's __init__.py: dotted name -> module that defines it."""
-    for node in ast.parse((package / "__init__.py").read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["_NAMES"]:
-            return {f"{package.name}.{name}": module for name, module in ast.literal_eval(node.value).items()}
-    return {}
 
 
 def _fold(cell) -> None:

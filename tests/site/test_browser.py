@@ -446,6 +446,32 @@ def test_the_ledger_covers_what_came_out_until_it_is_asked(browser, addresses):
         assert outcome.evaluate_all(seen) == card.locator(".verdict, .claim-result, .claim-note").count()
 
 
+# The size of a letter on the screen, the room left beside each name, the contrast of name and box.
+PICTURE = """() => [...document.querySelectorAll(".house g")].map(group => {
+    const [text, box] = [group.querySelector("text"), group.querySelector("rect")];
+    const light = element => getComputedStyle(element).fill.match(/[\\d.]+/g).slice(0, 3).map(Number)
+        .map(part => (part /= 255) <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, part, i) => sum + part * [0.2126, 0.7152, 0.0722][i], 0.05);
+    const [one, other] = [light(text), light(box)];
+    return {
+        letter: parseFloat(getComputedStyle(text).fontSize) * group.getScreenCTM().a,
+        room: box.getBBox().width - text.getBBox().width,
+        contrast: Math.max(one, other) / Math.min(one, other),
+    };
+})"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [375, 1280])
+def test_the_picture_of_the_package_is_legible(browser, addresses, width, scheme):
+    with Visit(browser, viewport={"width": width, "height": 800}, color_scheme=scheme) as visit:
+        page = visit.open(f"{addresses['file']}/book/package.html")
+        names = page.evaluate(PICTURE)
+        assert len(names) > 20
+        for name in names:
+            assert name["letter"] >= 11 and name["room"] >= 4 and name["contrast"] >= 4.5, name
+
+
 def test_a_slim_figure_shows_what_matplotlib_drew(browser):
     """Both files drawn by the browser; they may differ by a shade along edges."""
     pyplot, image, numpy = (pytest.importorskip(name) for name in ("matplotlib.pyplot", "matplotlib.image", "numpy"))

@@ -1,12 +1,13 @@
 """Throw-away books: a sound one builds, a planted fault fails the build with a message that names it."""
 
 import re
+import shutil
 from types import SimpleNamespace
 
 import pytest
 import yaml
 from course import buttons
-from small_book import build, claim_output, make_book
+from small_book import ROOT, build, claim_output, make_book
 from sphinx.errors import ExtensionError
 
 
@@ -69,6 +70,19 @@ def test_faults_in_pages_fail_the_build(tmp_path):
     assert "WARNING: claim 'nobody' is not in book/claims.yml" in said
     assert "WARNING: claim 'stranger' is not in book/claims.yml" in said
     assert "WARNING: claim 'first' is already settled" in said
+
+
+def test_imports_in_a_circle_fail_the_build(tmp_path):
+    make_book(tmp_path, "```{house}\n```")
+    package = tmp_path / "src" / "normlab"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "a.py").write_text("from normlab import b\n")
+    (package / "b.py").write_text("def f():\n    from normlab.a import g\n")
+    shutil.copy(ROOT / "tools" / "imports.py", tmp_path / "tools")
+    code, said = build(tmp_path)
+    assert code != 0
+    assert re.search("imports run in a circle: (a imports b imports a|b imports a imports b)", said)
 
 
 GLUED = [

@@ -4,13 +4,11 @@ Download and Colab offer the *standalone copy* of a notebook, which carries the 
 and runs anywhere; `tools/standalone.py` makes it when the build is done.
 """
 
-import importlib.util
-import sys
 from pathlib import Path, PurePosixPath
 
 from sphinx.errors import ExtensionError
 
-from . import repository
+from . import repository, tools
 
 FOLDER = "standalone"
 
@@ -36,25 +34,12 @@ def _write_copies(app, exception):
     if exception is None and app.builder.format == "html":
         root, out = Path(app.srcdir), Path(app.outdir) / FOLDER
         out.mkdir(exist_ok=True)
-        made = {path.name for path in _tool(root).write_copies(root, out)}
+        made = {path.name for path in tools.load(root, "standalone").write_copies(root, out)}
         wanted = {
             PurePosixPath(page).name + ".ipynb" for page in app.env.found_docs if _is_notebook(app, page)
         }
         if wanted - made:
             raise ExtensionError(f"no standalone copy was made of {sorted(wanted - made)}")
-
-
-def _tool(root: Path):
-    """The module tools/standalone.py of the repository, which is not an installed package."""
-    path = root / "tools" / "standalone.py"
-    spec = importlib.util.spec_from_file_location("standalone", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent))  # its neighbors
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(path.parent))
-    return module
 
 
 def _find_repository(app, config):
