@@ -160,7 +160,8 @@ def test_what_writes_to_the_stream_is_embeddings_and_output_matrices():
     writers = {id(w) for w in ln.stream_writers(model)}
     others = {name for name, p in model.named_parameters() if id(p) not in writers}
     assert len(writers) == 2 + 2 * 3
-    assert all("norm" in n or n.startswith("head") or n.split(".")[-2] in ("query", "key", "value", "up") for n in others)
+    reading = ("query", "key", "value", "up")
+    assert all("norm" in n or n.startswith("head") or n.split(".")[-2] in reading for n in others)
 
 
 def test_right_angle_is_the_joint_vectors_alone():
@@ -215,6 +216,13 @@ def test_nothing_cut_trains_as_the_norm_without_parameters_and_something_cut_doe
     losses = {cut: ln.train_detached(placement, cut, 1e-2, 3, **options)["loss"] for cut in ln.CUTS}
     assert losses["nothing"] == pytest.approx(plain, abs=1e-5)
     assert all(abs(loss - plain) > 1e-5 for cut, loss in losses.items() if cut != "nothing")
+
+
+def test_corrected_interval():
+    first, second = [1.0, 2.0, 3.0, 4.0, 5.0], [1.2, 2.1, 3.4, 4.1, 5.2]  # differences 0.2 0.1 0.4 0.1 0.2
+    assert ln.corrected_interval(first, second, 1) == pytest.approx(record.paired_interval(first, second), rel=1e-4)
+    center, half = ln.corrected_interval(first, second, 5)  # 99 % each: 4.6041 with 4 degrees of freedom
+    assert (center, half) == pytest.approx((0.2, 4.6041 * 0.122474 / 5**0.5), rel=1e-4)
 
 
 def test_norms_without_parameters_learn_none_and_are_described():

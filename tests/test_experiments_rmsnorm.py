@@ -122,7 +122,7 @@ def test_within_is_the_formula_in_float64():
 
 
 def test_gains_that_cannot_move():
-    """The largest step that bfloat16 rounds away next to 1 is 2^-9; see what the optimizer does on either side of it."""
+    """The largest step that bfloat16 rounds away next to 1 is 2^-9: what the optimizer does on either side of it."""
     one = torch.ones(()).bfloat16()
     assert one - 2**-9 == 1 and one - 1.01 * 2**-9 != 1
     stuck = rms.gains_moved("w, bfloat16", 1, lr=1.5e-3, steps=4)
@@ -166,7 +166,7 @@ def test_traffic_by_hand():
     ln, rn = (rms.traffic(ways[f"{kind}, by hand"], x) for kind in ("LayerNorm", "RMSNorm"))
     assert (len(ln.names), ln.reductions, ln.read, ln.written) == (8, 2, 8, 6)
     assert (len(rn.names), rn.reductions, rn.read, rn.written) == (4, 1, 4, 3)
-    # Once: mean, x − mean, times gain, square, mean, divide, plus bias. With var_mean: that, x − mean, gain, divide, bias.
+    # Once: mean, x − mean, gain, square, mean, divide, bias. With var_mean: that, x − mean, gain, divide, bias.
     once, together = (rms.traffic(norm, x) for norm in rms.thriftier_layer_norms(WIDTH).values())
     assert (once.names.count("sub"), once.reductions, once.read, once.written) == (1, 2, 7, 5)
     assert (together.names[0], together.reductions, together.read, together.written) == ("var_mean", 1, 5, 4)
@@ -254,7 +254,9 @@ def test_records_are_complete(recipe):
 # --- what is said of torch, and what is said of us -----------------------------------------------------------------
 
 ROOT = Path(__file__).resolve().parents[1]
-TORCH_NORM = re.compile(r"\bF\.(layer_norm|rms_norm)|functional\.(layer_norm|rms_norm)\(\w+, \(|torch\.nn\.(LayerNorm|RMSNorm)")
+TORCH_NORM = re.compile(
+    r"\bF\.(layer_norm|rms_norm)|functional\.(layer_norm|rms_norm)\(\w+, \(|torch\.nn\.(LayerNorm|RMSNorm)"
+)
 ORACLE = {  # torch, in float32 or float64 and with an explicit eps, is what our formula is compared with
     "ln-formula", "ln-backward", "rms-formula", "fig-4-vs-2-steps", "seed-code-ln", "seed-code-rms",
 }  # fmt: skip
@@ -262,7 +264,7 @@ ABOUT_TORCH = {"rms-eps-default", "cpu-rms-kernels"}
 
 
 def claims_of(notebook):
-    """(id, source of the check with the lines that define its names in that cell, names of the conditions around it)."""
+    """(id, source of the check with the lines that define its names in that cell, the conditions around it)."""
     for cell in notebook.cells:
         if cell.cell_type != "code" or "claim(" not in cell.source:
             continue
@@ -273,7 +275,8 @@ def claims_of(notebook):
                 names |= found
                 lines = [s for s in tree.body if not isinstance(s, ast.Expr | ast.If) and _defines(s) & found]
                 check = "\n".join([check, *map(ast.unparse, lines)])
-            ids = [call.args[0].value] if isinstance(call.args[0], ast.Constant) else re.findall(r'"(seed-code-\w+)"', cell.source)
+            named = isinstance(call.args[0], ast.Constant)
+            ids = [call.args[0].value] if named else re.findall(r'"(seed-code-\w+)"', cell.source)
             yield from ((id, check, guard) for id in ids)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
+from statistics import fmean, stdev
 
 import torch
 from torch import Tensor, nn
@@ -299,17 +300,17 @@ def change_of_logits(placement: Placement | str, factor: float, which: str, seed
     model = walk.fresh_stack(4, seed, placement=placement, **options)
     ids = walk.reading(64, 4)[0]
     mlp = model.blocks[1].residuals[1].sublayer
-    chosen = {"one writer": [mlp.down.weight], "one reader": [mlp.up.weight], "whole stream": stream_writers(model)}[which]
+    choices = {"one writer": [mlp.down.weight], "one reader": [mlp.up.weight], "whole stream": stream_writers(model)}
     with torch.no_grad(), device.single_thread():
         before = model(ids)
-        for weight in chosen:
+        for weight in choices[which]:
             weight.mul_(factor)
         after = model(ids)
     return ((after - before).norm() / before.norm()).item()
 
 
 def stream_writers(model: Transformer) -> list[nn.Parameter]:
-    """All that writes to the stream of a stack without biases: embeddings, outputs of attention, second MLP matrices."""
+    """What writes to the stream of a stack without biases: embeddings, outputs of attention, second MLP matrices."""
     sublayers = [residual.sublayer for block in model.blocks for residual in block.residuals]
     matrices = [s.down if isinstance(s, MLP) else s.out for s in sublayers]
     return [m.weight for m in (*model.embedding_tables(), *matrices)]
@@ -409,6 +410,7 @@ def norms_of(model: Transformer) -> list[nn.Module]:
 # --- a backward pass that treats the statistics as constants -------------------------------------------------------
 
 CUTS = {"nothing": (), "the mean": ("mean",), "the spread": ("spread",), "both": ("mean", "spread")}
+DETACH_RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 DETACH = {"layers": 4, "width": 48, "steps": 300}
 
 
@@ -434,7 +436,7 @@ class DetachedNorm(nn.Module):
 
 
 def train_detached(
-    placement: str, cut: str, lr: float, seed: int, layers: int = 4, width: int = 48, steps: int = 300, progress: str | None = None
+    placement: str, cut: str, lr: float, seed: int, layers: int = 4, width: int = 48, steps: int = 300
 ) -> dict:
     """Validation loss of a small stack trained on Hamlet with :class:`DetachedNorm` everywhere.
 
@@ -446,8 +448,19 @@ def train_detached(
             residual.norm = DetachedNorm(CUTS[cut])
     if isinstance(model.final_norm, LayerNorm):  # Post-LN has none
         model.final_norm = DetachedNorm(CUTS[cut])
-    small_models.train(model, steps, lr, seed, progress=progress)
+    small_models.train(model, steps, lr, seed, progress=f"{placement}, {cut} {seed}")
     return {"loss": small_models.validation_loss(model.cpu(), count=32)}
+
+
+def corrected_interval(first: Sequence[float], second: Sequence[float], comparisons: int) -> tuple[float, float]:
+    """Mean of the paired differences second - first, and half the width of its t-interval, which is so wide that all
+    of ``comparisons`` such intervals together hold with 95 % (Bonferroni)."""
+    from scipy.stats import t
+
+    differences = [b - a for a, b in zip(first, second, strict=True)]
+    n = len(differences)
+    quantile = float(t.ppf(1 - 0.025 / comparisons, n - 1))
+    return fmean(differences), quantile * stdev(differences) / math.sqrt(n)
 
 
 # --- eps in published code ----------------------------------------------------------------------------------------
@@ -525,7 +538,8 @@ RECORDS = (
     ),
     Recipe(
         "turns_under_decay",
-        "turn, lean and length of a matrix in front of a LayerNorm under SGD and AdamW with momentum, decay and neither",
+        "turn, lean and length of a matrix in front of a LayerNorm under SGD and AdamW, "
+        "with and without momentum and decay",
         [
             {**setting, "seed": seed, "variants": setting["steps"] == 1600 and setting["decay"] > 0}
             for setting in TURN_SETTINGS
@@ -544,7 +558,7 @@ RECORDS = (
         "validation loss of small stacks whose norms treat mean, spread or both as constants in the backward pass",
         [
             {**setting, **DETACH}
-            for setting in grid(placement=["pre", "post"], lr=[1e-3, 3e-3, 1e-2], cut=CUTS, seed=range(5))
+            for setting in grid(placement=["pre", "post"], lr=DETACH_RATES, cut=CUTS, seed=range(5))
         ],
         lambda **setting: small_models.five_digits(train_detached(**setting)),
     ),

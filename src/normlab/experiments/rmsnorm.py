@@ -196,7 +196,7 @@ BF16_GAINS = {  # how a gain is stored in a model whose other weights are all bf
 
 
 def gains_moved(stored: str, seed: int, lr: float = 6e-4, steps: int = 100, width: int = 16) -> dict:
-    """What AdamW does to the gains of a one-block model trained in pure bfloat16, without float32 copies of its weights.
+    """What AdamW does to the gains of a one-block model in pure bfloat16, without float32 copies of its weights.
 
     ``stored`` is a key of ``BF16_GAINS``; in the last one the gains alone are float32. The rate warms up to ``lr``.
 
