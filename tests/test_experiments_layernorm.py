@@ -81,6 +81,67 @@ def test_balance_of_decay_for_another_rate():
     assert sum(turns) / len(turns) == pytest.approx((2 * 0.2 * 0.05) ** 0.5, rel=0.05)
 
 
+def random_walk(optimizer, momentum, lr, decay, steps=2500, size=1000):
+    """Turn per step and lean of a vector that is pushed by random unit vectors at a right angle to it, as torch's SGD
+    (gradient 1/length, decay in the gradient) or AdamW (steps of a fixed length) would have it, written out."""
+    generator = torch.Generator().manual_seed(3)
+    w, buffer = torch.randn(size, generator=generator, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
+    w *= 3 / w.norm()
+    turns, leans = [], []
+    for step in range(steps):
+        fresh = torch.randn(size, generator=generator, dtype=torch.float64)
+        fresh -= w * (fresh @ w) / (w @ w)
+        fresh /= fresh.norm()
+        if optimizer == "SGD":
+            buffer = momentum * buffer + fresh / w.norm() + decay * w
+            after = w - lr * buffer
+        else:
+            buffer = momentum * buffer + (1 - momentum) * fresh
+            after = (1 - lr * decay) * w - lr * buffer
+        if step >= steps // 2:
+            turns.append(math.acos(w @ after / (w.norm() * after.norm())))
+            leans.append(-(buffer @ w) / (buffer.norm() * w.norm()))
+        w = after
+    return sum(turns) / len(turns), (sum(leans) / len(leans)).item()
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+@pytest.mark.parametrize("momentum", ln.MOMENTA)
+def test_predicted_turn_is_that_of_a_random_walk(optimizer, momentum):
+    assert random_walk(optimizer, momentum, 0.1, 0.02)[0] == pytest.approx(
+        ln.predicted_turn(optimizer, momentum, 0.1, 0.02), rel=0.02
+    )
+
+
+@pytest.mark.parametrize("momentum", ln.MOMENTA)
+def test_lean_of_a_random_walk_is_turn_times_momentum(momentum):
+    turn, lean = random_walk("AdamW", momentum, 0.1, 0.02)
+    assert lean == pytest.approx(turn * momentum / (1 - momentum), rel=0.05, abs=1e-3)
+
+
+def test_rules_with_momentum_are_torchs():
+    for optimizer, kind in (("SGD", torch.optim.SGD), ("AdamW", torch.optim.AdamW)):
+        rule = ln.momentum_rule(optimizer, 0.5, 0.1, 0.02)
+        group = rule.optimizer([torch.zeros(1, requires_grad=True)], **rule.options).param_groups[0]
+        assert rule.optimizer is kind and (group["lr"], group["weight_decay"]) == (0.1, 0.02)
+        assert group["momentum" if optimizer == "SGD" else "betas"] == (0.5 if optimizer == "SGD" else (0.5, 0.999))
+
+
+def test_loss_scale_scales_the_first_step_of_sgd_and_not_that_of_adam():
+    for rule, factor in ((ln.RULES[0], 7), (ln.RULES[2], 1)):
+        first, second = (ln.train_behind_norm(rule, steps=1, loss_scale=scale) for scale in (1.0, 7.0))
+        assert second.loss[0] == pytest.approx(7 * first.loss[0])
+        assert math.tan(second.turn[0]) == pytest.approx(factor * math.tan(first.turn[0]), rel=1e-6)
+
+
+def test_turns_are_those_of_the_course():
+    short = ln.turns("SGD", 0.1, 0.0, steps=8, seed=1, variants=False)
+    course = ln.train_behind_norm(ln.RULES[0], steps=8, seed=1)
+    assert short["0"]["plain"]["turn"] == pytest.approx(sum(course.turn[-2:]) / 2)
+    assert set(short) == {"0", "0.5", "0.9"} and short["0"]["plain"]["shorter"] == 0
+    assert set(ln.turns("AdamW", 0.1, 0.1, steps=4, seed=1, variants=True)["0.9"]) == set(ln.VARIANTS)
+
+
 def test_angle():
     a = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     for angle in (1e-9, 0.5, 3.0):
@@ -92,6 +153,76 @@ def test_only_the_whole_stream_is_free_under_pre_norm():
     exact = {w: ln.change_of_logits("pre", 3.0, w, eps=0.0) for w in ("one writer", "one reader", "whole stream")}
     assert exact["whole stream"] < 1e-12 and min(exact["one writer"], exact["one reader"]) > 0.1
     assert ln.change_of_logits("peri", 3.0, "one writer", eps=0.0) < 1e-12
+
+
+def test_what_writes_to_the_stream_is_embeddings_and_output_matrices():
+    model = ln.walk.fresh_stack(3, 0)
+    writers = {id(w) for w in ln.stream_writers(model)}
+    others = {name for name, p in model.named_parameters() if id(p) not in writers}
+    assert len(writers) == 2 + 2 * 3
+    reading = ("query", "key", "value", "up")
+    assert all("norm" in n or n.startswith("head") or n.split(".")[-2] in reading for n in others)
+
+
+def test_right_angle_is_the_joint_vectors_alone():
+    for seed in (7, 8):
+        angles = ln.right_angles(seed, layers=2)
+        assert abs(angles["joint"]) < 1e-15 and angles["largest"] > 1e-4
+        assert 1e-12 < abs(ln.right_angles(seed, eps=1e-3, layers=2)["joint"]) < 1e-4
+
+
+def test_worth_of_gains_of_hand_made_models():
+    model = ln.train_with_gains("gain and bias", seed=0, layers=1, width=8, steps=20, lr=1e-2)
+    before = [p.clone() for p in model.parameters()]
+    with torch.no_grad():
+        for norm in ln.norms_of(model):
+            norm.weight.fill_(3.0)
+            norm.bias.zero_()
+    equal = ln.worth_of_gains(model, count=2)
+    assert abs(equal["mean"]) < 1e-12 and equal["shuffled"] == equal["no bias"] == 0 and abs(equal["one"]) > 1e-3
+    assert all(p.shape == b.shape for p, b in zip(model.parameters(), before))
+    with torch.no_grad():
+        for norm in ln.norms_of(model):
+            norm.weight[0] = -3.0
+    uneven = ln.worth_of_gains(model, count=2)
+    assert all(abs(uneven[key]) > 1e-3 for key in ("mean", "one", "shuffled")) and uneven["no bias"] == 0
+    assert all(norm.weight[0] == -3 for norm in ln.norms_of(model))
+
+
+def test_detached_norm_is_layer_norm_forward():
+    x = ln.normal(5, 16)
+    for cut in ln.CUTS.values():
+        torch.testing.assert_close(ln.DetachedNorm(cut)(x), torch.nn.functional.layer_norm(x, (16,)))
+
+
+def test_detached_norm_backward_is_that_of_the_theorem():
+    """Xu et al. 2019: which part of the backward pass goes with which statistic."""
+    x, g = ln.normal(5, 16).requires_grad_(), ln.normal(5, 16, seed=1)
+    rate = (x.detach().var(-1, correction=0, keepdim=True) + 1e-5).rsqrt()
+    found = {name: torch.autograd.grad(ln.DetachedNorm(cut)(x), x, g)[0] for name, cut in ln.CUTS.items()}
+    torchs = torch.autograd.grad(torch.nn.functional.layer_norm(x, (16,)), x, g)[0]
+    torch.testing.assert_close(found["nothing"], torchs)
+    torch.testing.assert_close(found["both"], rate * g)
+    torch.testing.assert_close(found["the spread"], rate * (g - g.mean(-1, keepdim=True)))
+    torch.testing.assert_close(found["the mean"].mean(-1, keepdim=True), rate * g.mean(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_nothing_cut_trains_as_the_norm_without_parameters_and_something_cut_does_not(placement):
+    options = {"layers": 1, "width": 8, "steps": 5}
+    model = ln.small_models.model(3, layers=1, width=8, placement=placement, convention="bare")
+    ln.small_models.train(model, 5, 1e-2, 3)
+    plain = ln.small_models.validation_loss(model.cpu(), count=32)
+    losses = {cut: ln.train_detached(placement, cut, 1e-2, 3, **options)["loss"] for cut in ln.CUTS}
+    assert losses["nothing"] == pytest.approx(plain, abs=1e-5)
+    assert all(abs(loss - plain) > 1e-5 for cut, loss in losses.items() if cut != "nothing")
+
+
+def test_corrected_interval():
+    first, second = [1.0, 2.0, 3.0, 4.0, 5.0], [1.2, 2.1, 3.4, 4.1, 5.2]  # differences 0.2 0.1 0.4 0.1 0.2
+    assert ln.corrected_interval(first, second, 1) == pytest.approx(record.paired_interval(first, second), rel=1e-4)
+    center, half = ln.corrected_interval(first, second, 5)  # 99 % each: 4.6041 with 4 degrees of freedom
+    assert (center, half) == pytest.approx((0.2, 4.6041 * 0.122474 / 5**0.5), rel=1e-4)
 
 
 def test_norms_without_parameters_learn_none_and_are_described():
@@ -110,6 +241,7 @@ def test_eps_are_read_from_annotated_fields(tmp_path):
     )
     pytest.importorskip("transformers")
     assert ln.eps_in_configs(tmp_path)["counts"] == {"1e-05": 2, "1e-06": 1}
+    assert ln.default_eps("toy", tmp_path) == [1e-6, 1e-5, 1e-5]
 
 
 def test_record_of_eps_is_that_of_its_version():

@@ -1,11 +1,17 @@
 """Chapter 4's experiments against closed forms, torch, float64 and hand counts."""
 
+import ast
 import json
 import math
+import re
+import shutil
+from pathlib import Path
 
+import nbformat
 import pytest
 import torch
 import torch.nn.functional as F
+import yaml
 from draw import normal, randomize
 
 from normlab import functional, record
@@ -67,6 +73,15 @@ def test_rotated_models():
     assert rms.logit_difference(plain, rms.rotated(plain, eye, fold=False)) < 1e-12
 
 
+def test_gains_farther_from_one():
+    model = disturbed("rmsnorm")
+    farther = rms.with_gains_farther(model, 3.0)
+    before, after = (dict(m.named_parameters()) for m in (model, farther))
+    for name, p in before.items():
+        expected = 3 * p - 2 if p.dim() == 1 else p
+        torch.testing.assert_close(after[name], expected)
+
+
 def test_no_gradient_reaches_the_mean_of_a_layer_norm_stream():
     ids = rms.passages(2)
     for norm, vanishes in (("layernorm", True), ("rmsnorm", False)):
@@ -91,6 +106,17 @@ def test_within_is_the_formula_in_float64():
     torch.testing.assert_close(rms.rms_norm_within(x), F.rms_norm(x, (WIDTH,), eps=1e-6))
 
 
+def test_gains_that_cannot_move():
+    """The largest step that bfloat16 rounds away next to 1 is 2^-9: what the optimizer does on either side of it."""
+    one = torch.ones(()).bfloat16()
+    assert one - 2**-9 == 1 and one - 1.01 * 2**-9 != 1
+    stuck = rms.gains_moved("w, bfloat16", 1, lr=1.5e-3, steps=4)
+    assert stuck == {"gains": 3 * 16, "moved": 0, "largest": 0}
+    for stored, lr in (("w, bfloat16", 8e-3), ("1 + w, bfloat16", 6e-4), ("w, float32", 6e-4)):
+        result = rms.gains_moved(stored, 1, lr=lr, steps=4)
+        assert result["moved"] > 24 and 0 < result["largest"] < 10 * lr
+
+
 # --- counts --------------------------------------------------------------------------------------------------------
 
 
@@ -98,6 +124,8 @@ def test_formulas_by_hand_equal_torch():
     x, weight, bias = normal(5, WIDTH), normal(WIDTH, seed=1), normal(WIDTH, seed=2)
     torch.testing.assert_close(rms.article_layer_norm(x, weight, bias), F.layer_norm(x, (WIDTH,), weight, bias))
     torch.testing.assert_close(rms.article_rms_norm(x, weight), F.rms_norm(x, (WIDTH,), weight, 1e-6))
+    for norm in (rms.layer_norm_centered_once, rms.layer_norm_var_mean):
+        torch.testing.assert_close(norm(x, weight, bias), F.layer_norm(x, (WIDTH,), weight, bias))
 
 
 def test_all_implementations_agree():
@@ -123,6 +151,10 @@ def test_traffic_by_hand():
     ln, rn = (rms.traffic(ways[f"{kind}, by hand"], x) for kind in ("LayerNorm", "RMSNorm"))
     assert (len(ln.names), ln.reductions, ln.read, ln.written) == (8, 2, 8, 6)
     assert (len(rn.names), rn.reductions, rn.read, rn.written) == (4, 1, 4, 3)
+    # Once: mean, x − mean, gain, square, mean, divide, bias. With var_mean: that, x − mean, gain, divide, bias.
+    once, together = (rms.traffic(norm, x) for norm in rms.thriftier_layer_norms(WIDTH).values())
+    assert (once.names.count("sub"), once.reductions, once.read, once.written) == (1, 2, 7, 5)
+    assert (together.names[0], together.reductions, together.read, together.written) == ("var_mean", 1, 5, 4)
 
 
 def test_kept_for_backward():
@@ -134,6 +166,15 @@ def test_kept_for_backward():
 
 def test_graph_nodes():
     assert rms.graph_nodes(rms.article_rms_norm) == ["mul", "square", "mean", "add", "sqrt", "truediv"]
+
+
+def test_record_of_compiled_kernels_is_what_this_compiler_makes():
+    if shutil.which("g++") is None:
+        pytest.skip("torch.compile needs a C++ compiler")
+    if torch.__version__.split("+")[0] != record.load("compiled_norms")["runs"][0]["provenance"]["torch"].split("+")[0]:
+        pytest.skip("the record is of another torch")
+    setting = {"norm": "LayerNorm, by hand", "backward": False}
+    assert rms.compiled_kernels(**setting) == record.results(record.load("compiled_norms"), **setting)[0]
 
 
 # --- what others measured and run ----------------------------------------------------------------------------------
@@ -193,3 +234,62 @@ def test_timings_cover_all_implementations():
 def test_records_are_complete(recipe):
     made = record.load(recipe.name)
     assert [run["setting"] for run in made["runs"]] == json.loads(json.dumps(recipe.settings))
+
+
+# --- what is said of torch, and what is said of us -----------------------------------------------------------------
+
+ROOT = Path(__file__).resolve().parents[1]
+TORCH_NORM = re.compile(
+    r"\bF\.(layer_norm|rms_norm)|functional\.(layer_norm|rms_norm)\(\w+, \(|torch\.nn\.(LayerNorm|RMSNorm)"
+)
+ORACLE = {  # torch, in float32 or float64 and with an explicit eps, is what our formula is compared with
+    "ln-formula", "ln-backward", "rms-formula", "fig-4-vs-2-steps", "seed-code-ln", "seed-code-rms",
+}  # fmt: skip
+ABOUT_TORCH = {"rms-eps-default", "cpu-rms-kernels"}
+
+
+def claims_of(notebook):
+    """(id, source of the check with the lines that define its names in that cell, the conditions around it)."""
+    for cell in notebook.cells:
+        if cell.cell_type != "code" or "claim(" not in cell.source:
+            continue
+        tree = ast.parse(cell.source)
+        for guard, call in _calls(tree.body, ""):
+            names, check = set(), ast.unparse(call.args[1])
+            while found := {n.id for n in ast.walk(ast.parse(check)) if isinstance(n, ast.Name)} - names:
+                names |= found
+                lines = [s for s in tree.body if not isinstance(s, ast.Expr | ast.If) and _defines(s) & found]
+                check = "\n".join([check, *map(ast.unparse, lines)])
+            named = isinstance(call.args[0], ast.Constant)
+            ids = [call.args[0].value] if named else re.findall(r'"(seed-code-\w+)"', cell.source)
+            yield from ((id, check, guard) for id in ids)
+
+
+def _calls(body, guard):
+    for statement in body:
+        if isinstance(statement, ast.If | ast.For):
+            test = ast.unparse(statement.test) if isinstance(statement, ast.If) else ""
+            yield from _calls(statement.body, f"{guard} {test}")
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            if ast.unparse(statement.value.func) == "claim":
+                yield guard, statement.value
+
+
+def _defines(statement):
+    if isinstance(statement, ast.FunctionDef):
+        return {statement.name}
+    return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+@pytest.mark.parametrize("chapter", ["03_layernorm", "04_rmsnorm"])
+def test_claims_about_torch_are_kept_apart(chapter):
+    """A claim about our functions must not fail where another torch behaves differently; one about torch is dated."""
+    sentences = {c["id"]: c for c in yaml.safe_load((ROOT / "book" / "claims.yml").read_text("utf-8"))}
+    found = list(claims_of(nbformat.read(ROOT / "notebooks" / f"{chapter}.ipynb", as_version=4)))
+    assert len(found) > 20
+    for id, check, guard in found:
+        if id in ABOUT_TORCH:
+            assert "of_torch_2_13" in guard and "torch 2.13" in str(sentences[id])
+        else:
+            assert "of_torch" not in guard
+            assert id in ORACLE or not TORCH_NORM.search(check), f"{id} depends on what torch's norm does: {check}"

@@ -28,7 +28,6 @@ sys.path.insert(0, str(ROOT / "book" / "_ext"))
 from course import api, house  # noqa: E402
 
 
-
 def by_name(package: Path) -> dict[str, set[str]]:
     """What each module of a package imports, by dotted names."""
     found = imports(package).items()

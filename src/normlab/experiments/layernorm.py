@@ -1,22 +1,25 @@
 """Chapter 3: what does LayerNorm do to one token, to the gradients that pass it, and to the weights in front of it?"""
 
+import ast
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
+from statistics import fmean, stdev
 
 import torch
 from torch import Tensor, nn
 
-from normlab import data, device, functional
+from normlab import data, device, functional, training
 from normlab.conventions import Convention
 from normlab.experiments import drunkards_walk as walk
 from normlab.experiments import small_models
 from normlab.norms import LayerNorm
 from normlab.placement import Placement
 from normlab.record import Recipe, grid
-from normlab.transformer import Transformer
+from normlab.transformer import MLP, Transformer
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -69,9 +72,9 @@ def predicted_restoration(bias: bool = True) -> float:
 # --- the Jacobian -----------------------------------------------------------------------------------------------
 
 
-def jacobian(x: Tensor, eps: float) -> Tensor:
-    """Jacobian [d, d] of LayerNorm without gain at one vector x [d], by autograd."""
-    return torch.autograd.functional.jacobian(lambda v: functional.layer_norm(v, eps=eps), x)
+def jacobian(x: Tensor, eps: float, gain: Tensor | None = None) -> Tensor:
+    """Jacobian [d, d] of LayerNorm at one vector x [d], by autograd."""
+    return torch.autograd.functional.jacobian(lambda v: functional.layer_norm(v, gain, eps=eps), x)
 
 
 def closed_form_jacobian(x: Tensor, eps: float) -> Tensor:
@@ -137,7 +140,7 @@ RULES = (
 class Course:
     """What became of W over the steps: length before each step and at the end, turn (radians) and lean of each step.
 
-    ``lean`` is the cosine between the step and W before it. ``loss`` is that of each batch.
+    ``lean`` is the cosine between the step, decay included, and W before it. ``loss`` is that of each batch.
     """
 
     length: list[float]
@@ -146,11 +149,13 @@ class Course:
     loss: list[float]
 
 
-def train_behind_norm(rule: Rule, steps: int = 800, seed: int = 0, scale: float = 0.1, eps: float = 0.0) -> Course:
+def train_behind_norm(
+    rule: Rule, steps: int = 800, seed: int = 0, scale: float = 0.1, eps: float = 0.0, loss_scale: float = 1.0
+) -> Course:
     """A student y = V LayerNorm(W h) learns from noisy answers of a teacher of the same form; only W is trained.
 
     W is [32, 16] and starts as ``scale`` times standard normal numbers, V [8, 32] is fixed, batches have 32 fresh
-    inputs. Float64, one thread.
+    inputs, the mean squared error is multiplied by ``loss_scale``. Float64, one thread.
     """
     W = nn.Parameter(scale * normal(32, 16, seed=10 * seed + 1))
     V, teacher = normal(8, 32, seed=10 * seed + 2) / 32**0.5, normal(32, 16, seed=10 * seed + 3)
@@ -165,7 +170,7 @@ def train_behind_norm(rule: Rule, steps: int = 800, seed: int = 0, scale: float 
         for _ in range(steps):
             h = torch.randn(32, 16, generator=generator, dtype=torch.float64)
             noise = torch.randn(32, 8, generator=generator, dtype=torch.float64)
-            loss = (answer(W, h) - answer(teacher, h) - noise).square().mean()
+            loss = loss_scale * (answer(W, h) - answer(teacher, h) - noise).square().mean()
             optimizer.zero_grad()
             loss.backward()
             before = W.detach().clone()
@@ -183,6 +188,66 @@ def _angle(a: Tensor, b: Tensor) -> float:
     """Angle between two matrices; by its half, because the cosine of a small angle has lost it."""
     a, b = a / a.norm(), b / b.norm()
     return 2 * math.asin(min(1.0, ((a - b).norm() / 2).item()))
+
+
+# --- what momentum makes of the balance ---------------------------------------------------------------------------
+
+MOMENTA = (0.0, 0.5, 0.9)
+VARIANTS = {
+    "plain": {},
+    "start × 0.3": {"scale": 0.03},
+    "start × 3": {"scale": 0.3},
+    "loss × 0.01": {"loss_scale": 0.01},
+    "loss × 100": {"loss_scale": 100.0},
+}
+TURN_SETTINGS = [  # learning rate, decay, steps; the first of each four with all variants, the last without decay
+    {"optimizer": optimizer, "lr": lr, "decay": decay, "steps": steps}
+    for optimizer, choices in (
+        ("SGD", ((0.1, 0.04, 1600), (0.1, 0.01, 4000), (0.025, 0.04, 4000), (0.1, 0.0, 1600))),
+        ("AdamW", ((0.01, 0.5, 1600), (0.01, 0.125, 4000), (0.0025, 0.5, 4000), (0.01, 0.0, 1600))),
+    )
+    for lr, decay, steps in choices
+]
+
+
+def momentum_rule(optimizer: str, momentum: float, lr: float, decay: float) -> Rule:
+    """SGD (momentum and decay as torch has them, decay inside the gradient) or AdamW with beta1 = momentum."""
+    if optimizer == "SGD":
+        return Rule("SGD", torch.optim.SGD, {"lr": lr, "weight_decay": decay, "momentum": momentum})
+    return Rule("AdamW", torch.optim.AdamW, {"lr": lr, "weight_decay": decay, "betas": (momentum, 0.999), "eps": 1e-12})
+
+
+def predicted_turn(optimizer: str, momentum: float, lr: float, decay: float) -> float:
+    """Turn per step at which growth and decay of a matrix in front of a norm balance.
+
+    sqrt(2 lr decay) times sqrt((1 - b)/(1 + b)) under AdamW with beta1 = b, times sqrt(1/(1 + a)) under SGD with
+    torch's momentum a. For fresh gradients that are independent and stand at a right angle to W.
+
+    Source: Kosson, Messmer and Jaggi 2024, arXiv:2305.17212.
+    """
+    share = (1 - momentum) / (1 + momentum) if optimizer == "AdamW" else 1 / (1 + momentum)
+    return math.sqrt(2 * lr * decay * share)
+
+
+def turns(optimizer: str, lr: float, decay: float, steps: int, seed: int, variants: bool) -> dict:
+    """What a matrix in front of a norm does in the last quarter of the steps, {momentum: {variant: values}}.
+
+    ``turn`` and ``lean`` are means over those steps (lean: cosine of the step, decay included, and W), ``length`` is
+    W's at the end, ``shorter`` counts over all steps those that made W shorter.
+    """
+    result: dict[str, dict] = {}
+    for momentum in MOMENTA:
+        rule = momentum_rule(optimizer, momentum, lr, decay)
+        for name, options in VARIANTS.items() if variants else [("plain", {})]:
+            course = train_behind_norm(rule, steps, seed, **options)
+            last = steps // 4
+            result.setdefault(f"{momentum:g}", {})[name] = {
+                "turn": sum(course.turn[-last:]) / last,
+                "lean": sum(course.lean[-last:]) / last,
+                "length": course.length[-1],
+                "shorter": sum(after < before for before, after in zip(course.length, course.length[1:])),
+            }
+    return result
 
 
 # --- does the norm forgive a bad scale? ---------------------------------------------------------------------------
@@ -235,14 +300,38 @@ def change_of_logits(placement: Placement | str, factor: float, which: str, seed
     model = walk.fresh_stack(4, seed, placement=placement, **options)
     ids = walk.reading(64, 4)[0]
     mlp = model.blocks[1].residuals[1].sublayer
-    whole = [w for name, w in model.named_parameters() if name.endswith((".out.weight", ".down.weight")) or "embedding" in name]
-    chosen = {"one writer": [mlp.down.weight], "one reader": [mlp.up.weight], "whole stream": whole}[which]
+    choices = {"one writer": [mlp.down.weight], "one reader": [mlp.up.weight], "whole stream": stream_writers(model)}
     with torch.no_grad(), device.single_thread():
         before = model(ids)
-        for weight in chosen:
+        for weight in choices[which]:
             weight.mul_(factor)
         after = model(ids)
     return ((after - before).norm() / before.norm()).item()
+
+
+def stream_writers(model: Transformer) -> list[nn.Parameter]:
+    """What writes to the stream of a stack without biases: embeddings, outputs of attention, second MLP matrices."""
+    sublayers = [residual.sublayer for block in model.blocks for residual in block.residuals]
+    matrices = [s.down if isinstance(s, MLP) else s.out for s in sublayers]
+    return [m.weight for m in (*model.embedding_tables(), *matrices)]
+
+
+def right_angles(seed: int, eps: float = 0.0, layers: int = 4) -> dict[str, float]:
+    """Cosine between weights and gradient of the loss on held-out text, for a fresh Pre-LN stack.
+
+    ``joint``: for the one long vector of :func:`stream_writers`; ``largest``: the largest size among its matrices.
+    """
+    model = walk.fresh_stack(layers, seed, placement=Placement.PRE, eps=eps)
+    ids, targets = small_models.passages(4, 64)
+    with device.single_thread():
+        training.next_token_loss(model, ids, targets).backward()
+    weights = stream_writers(model)
+
+    def cosine(chosen: list[nn.Parameter]) -> float:
+        w, g = (torch.cat([t.flatten() for t in tensors]) for tensors in (chosen, [w.grad for w in chosen]))
+        return (w @ g / (w.norm() * g.norm())).item()
+
+    return {"joint": cosine(weights), "largest": max(abs(cosine([w])) for w in weights)}
 
 
 # --- what gains and biases learn ----------------------------------------------------------------------------------
@@ -272,7 +361,7 @@ def learned(model: Transformer) -> dict:
     over features between the gain and the size of that feature in the normalized stream of held-out text.
     """
     result: dict = {"validation_loss": small_models.validation_loss(model)}
-    norms = [residual.norm for block in model.blocks for residual in block.residuals] + [model.final_norm]
+    norms = norms_of(model)
     if norms[0].weight is None:
         return result
     records = walk.read_stack(model, tokens=small_models.TOKENS, sequences=small_models.BATCH)
@@ -289,6 +378,91 @@ def learned(model: Transformer) -> dict:
     }
 
 
+@torch.no_grad()
+def worth_of_gains(model: Transformer, count: int = 64) -> dict[str, float]:
+    """Validation loss of the trained model as it is, and by how much it rises when its gains or biases are replaced.
+
+    "mean": every gain becomes the mean of its norm; "one": every gain becomes 1; "shuffled": the gains of each norm
+    change places; "no bias": every bias becomes 0. Nothing is trained again.
+    """
+    generator = torch.Generator().manual_seed(0)
+    changes: dict[str, Callable] = {
+        "mean": lambda n: n.weight.fill_(n.weight.mean()),
+        "one": lambda n: n.weight.fill_(1),
+        "shuffled": lambda n: n.weight.copy_(n.weight[torch.randperm(len(n.weight), generator=generator)]),
+        "no bias": lambda n: n.bias.zero_(),
+    }
+    loss = small_models.validation_loss(model, count=count)
+    rises = {}
+    for name, change in changes.items():
+        changed = copy.deepcopy(model)
+        for norm in norms_of(changed):
+            change(norm)
+        rises[name] = small_models.validation_loss(changed, count=count) - loss
+    return {"loss": loss} | rises
+
+
+def norms_of(model: Transformer) -> list[nn.Module]:
+    """The norms of a Pre-LN stack in order, the final norm last."""
+    return [*(residual.norm for block in model.blocks for residual in block.residuals), model.final_norm]
+
+
+# --- a backward pass that treats the statistics as constants -------------------------------------------------------
+
+CUTS = {"nothing": (), "the mean": ("mean",), "the spread": ("spread",), "both": ("mean", "spread")}
+DETACH_RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+DETACH = {"layers": 4, "width": 48, "steps": 300}
+
+
+class DetachedNorm(nn.Module):
+    """LayerNorm without gain and bias in whose backward pass the mean, the spread or both count as constants.
+
+    Forward it is LayerNorm whatever is cut. Source: Xu et al. 2019, arXiv:1911.07013, who call the one that cuts both
+    DetachNorm.
+    """
+
+    def __init__(self, cut: Sequence[str] = (), eps: float = 1e-5):
+        super().__init__()
+        self.cut, self.eps = tuple(cut), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.mean(-1, keepdim=True)
+        spread = (x.var(-1, correction=0, keepdim=True) + self.eps).sqrt()
+        if "mean" in self.cut:
+            mean = mean.detach()
+        if "spread" in self.cut:
+            spread = spread.detach()
+        return (x - mean) / spread
+
+
+def train_detached(
+    placement: str, cut: str, lr: float, seed: int, layers: int = 4, width: int = 48, steps: int = 300
+) -> dict:
+    """Validation loss of a small stack trained on Hamlet with :class:`DetachedNorm` everywhere.
+
+    Training as in :func:`train_with_gains`; the same seed means the same weights and batches whatever is cut.
+    """
+    model = small_models.model(seed, layers=layers, width=width, placement=placement, convention=Convention.BARE)
+    for block in model.blocks:
+        for residual in block.residuals:
+            residual.norm = DetachedNorm(CUTS[cut])
+    if isinstance(model.final_norm, LayerNorm):  # Post-LN has none
+        model.final_norm = DetachedNorm(CUTS[cut])
+    small_models.train(model, steps, lr, seed, progress=f"{placement}, {cut} {seed}")
+    return {"loss": small_models.validation_loss(model.cpu(), count=32)}
+
+
+def corrected_interval(first: Sequence[float], second: Sequence[float], comparisons: int) -> tuple[float, float]:
+    """Mean of the paired differences second - first, and half the width of its t-interval, which is so wide that all
+    of ``comparisons`` such intervals together hold with 95 % (Bonferroni)."""
+    from scipy.stats import t
+
+    differences = [b - a for a, b in zip(first, second, strict=True)]
+    n = len(differences)
+    quantile = float(t.ppf(1 - 0.025 / comparisons, n - 1))
+    return fmean(differences), quantile * stdev(differences) / math.sqrt(n)
+
+
 # --- eps in published code ----------------------------------------------------------------------------------------
 
 
@@ -297,29 +471,38 @@ def eps_in_configs(folder: Path | None = None) -> dict:
 
     Counted are annotated fields whose name ends with eps or epsilon; those of batch and group norms are left out.
     """
-    import ast
     import importlib.metadata
     from collections import Counter
 
-    if folder is None:
-        found = util.find_spec("transformers")
-        if found is None or found.origin is None:
-            raise ModuleNotFoundError("the transformers library is not installed")
-        folder = Path(found.origin).parent / "models"
-    values: Counter[float] = Counter()
-    for path in sorted(folder.glob("*/configuration_*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
-                continue
-            name = node.target.id
-            if not name.endswith(("norm_eps", "norm_epsilon")) or "batch" in name or "group" in name:
-                continue
-            if isinstance(node.value, ast.Constant) and isinstance(node.value.value, float):
-                values[node.value.value] += 1
+    paths = sorted((folder or _models_folder()).glob("*/configuration_*.py"))
+    values = Counter(value for path in paths for value in _eps_fields(path))
     return {
         "transformers": importlib.metadata.version("transformers"),
         "counts": {f"{value:g}": count for value, count in values.most_common()},
     }
+
+
+def default_eps(model: str, folder: Path | None = None) -> list[float]:
+    """The values that :func:`eps_in_configs` counts in the configuration of one model, such as "bert"."""
+    return list(_eps_fields((folder or _models_folder()) / model / f"configuration_{model}.py"))
+
+
+def _models_folder() -> Path:
+    found = util.find_spec("transformers")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("the transformers library is not installed")
+    return Path(found.origin).parent / "models"
+
+
+def _eps_fields(path: Path) -> Iterator[float]:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
+            continue
+        name = node.target.id
+        if not name.endswith(("norm_eps", "norm_epsilon")) or "batch" in name or "group" in name:
+            continue
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, float):
+            yield node.value.value
 
 
 # --- records ------------------------------------------------------------------------------------------------------
@@ -331,6 +514,10 @@ def _four_digits(value):
     if isinstance(value, list):
         return [_four_digits(v) for v in value]
     return float(f"{value:.4g}")
+
+
+def _worth(seed: int, **options) -> dict:
+    return worth_of_gains(train_with_gains("gain and bias", seed, progress=f"seed {seed}", **options))
 
 
 RECORDS = (
@@ -348,6 +535,32 @@ RECORDS = (
         grid(norm=[True, False], scale=SCALES, lr=[SCALE_RATE], seed=range(5))
         + grid(norm=[True, False], scale=[1.0], lr=LEARNING_RATES, seed=range(5)),
         lambda **setting: _four_digits(digits_accuracy(**setting)),
+    ),
+    Recipe(
+        "turns_under_decay",
+        "turn, lean and length of a matrix in front of a LayerNorm under SGD and AdamW, "
+        "with and without momentum and decay",
+        [
+            {**setting, "seed": seed, "variants": setting["steps"] == 1600 and setting["decay"] > 0}
+            for setting in TURN_SETTINGS
+            for seed in range(5)
+        ],
+        lambda **setting: small_models.five_digits(turns(**setting)),
+    ),
+    Recipe(
+        "worth_of_gains",
+        "what the gains and biases of trained small Pre-LN models are worth: validation loss after replacing them",
+        [{"seed": seed, **GAINS} for seed in range(5)],
+        lambda **setting: small_models.five_digits(_worth(**setting)),
+    ),
+    Recipe(
+        "detached_norms",
+        "validation loss of small stacks whose norms treat mean, spread or both as constants in the backward pass",
+        [
+            {**setting, **DETACH}
+            for setting in grid(placement=["pre", "post"], lr=DETACH_RATES, cut=CUTS, seed=range(5))
+        ],
+        lambda **setting: small_models.five_digits(train_detached(**setting)),
     ),
     Recipe("eps_in_configs", "default eps of the model configurations in transformers", [{}], eps_in_configs),
 )

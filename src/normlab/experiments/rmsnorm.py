@@ -314,6 +314,15 @@ def _refusal(model: Transformer, module: nn.Module, reason: str) -> ValueError:
     return ValueError(f"{where} {reason}")
 
 
+def with_gains_farther(model: Transformer, factor: float) -> Transformer:
+    """A copy in which every gain of a norm is ``factor`` times as far from 1."""
+    model = copy.deepcopy(model)
+    with torch.no_grad():
+        for norm in filter(optimizers.is_norm, model.modules()):
+            norm.weight.copy_(1 + factor * (norm.weight - 1))
+    return model
+
+
 def logit_difference(first: Transformer, second: Transformer) -> float:
     """The largest difference between the logits of two models, as a share of the largest logit; float64."""
     with torch.no_grad(), device.single_thread():
@@ -335,6 +344,31 @@ def size_after(norm: Callable[[Tensor], Tensor], sizes: Iterable[float], dtype: 
     return [probes.size(norm((s * signs).to(dtype))) for s in sizes]
 
 
+BF16_GAINS = {  # how a gain is stored in a model whose other weights are all bfloat16: convention, dtype of the gains
+    "w, bfloat16": (Convention.LLAMA, torch.bfloat16),
+    "1 + w, bfloat16": (Convention.GEMMA, torch.bfloat16),
+    "w, float32": (Convention.DEFAULT, torch.float32),
+}
+
+
+def gains_moved(stored: str, seed: int, lr: float = 6e-4, steps: int = 100, width: int = 16) -> dict:
+    """What AdamW does to the gains of a one-block model in pure bfloat16, without float32 copies of its weights.
+
+    ``stored`` is a key of ``BF16_GAINS``; in the last one the gains alone are float32. The rate warms up to ``lr``.
+
+    Returns:
+        ``gains``: how many there are; ``moved``: how many differ from their start; ``largest``: the largest difference.
+    """
+    convention, dtype = BF16_GAINS[stored]
+    model = small_models.model(seed, layers=1, width=width, heads=2, norm="rmsnorm", convention=convention).bfloat16()
+    gains = [module.to(dtype).weight for module in model.modules() if optimizers.is_norm(module)]
+    before = [gain.detach().clone() for gain in gains]
+    with warnings.catch_warnings(action="ignore"):  # the package warns of what is measured here
+        small_models.train(model, steps, lr, seed, batch=4, tokens=16)
+    change = torch.cat([(g.detach() - b).float().abs().cpu() for g, b in zip(gains, before)])
+    return {"gains": len(change), "moved": int((change > 0).sum()), "largest": change.max().item()}
+
+
 # --- what a norm does to memory -------------------------------------------------------------------------------------
 
 
@@ -342,6 +376,18 @@ def article_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-
     """LayerNorm as one writes it down from the formula, for inputs that are not half types."""
     mean = x.mean(-1, keepdim=True)
     variance = (x - mean).square().mean(-1, keepdim=True)
+    return weight * (x - mean) / (variance + eps).sqrt() + bias
+
+
+def layer_norm_centered_once(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """The same with x - mean computed once and used twice."""
+    centered = x - x.mean(-1, keepdim=True)
+    return weight * centered / (centered.square().mean(-1, keepdim=True) + eps).sqrt() + bias
+
+
+def layer_norm_var_mean(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """The same with mean and variance from one call, torch.var_mean."""
+    variance, mean = torch.var_mean(x, -1, correction=0, keepdim=True)
     return weight * (x - mean) / (variance + eps).sqrt() + bias
 
 
@@ -360,6 +406,15 @@ def implementations(width: int) -> dict[str, Callable[[Tensor], Tensor]]:
         "F.rms_norm": lambda x: F.rms_norm(x, (width,), weight, 1e-6),
         "normlab.fast LayerNorm": lambda x: fast.layer_norm(x, weight, bias),
         "normlab.fast RMSNorm": lambda x: fast.rms_norm(x, weight),
+    }
+
+
+def thriftier_layer_norms(width: int) -> dict[str, Callable[[Tensor], Tensor]]:
+    """LayerNorm by hand with less traffic than the formula as written, by name; gain and bias as in the others."""
+    weight, bias = (torch.randn(width, generator=torch.Generator().manual_seed(s)).requires_grad_() for s in (1, 2))
+    return {
+        "… x − μ once": lambda x: layer_norm_centered_once(x, weight, bias),
+        "… with var_mean": lambda x: layer_norm_var_mean(x, weight, bias),
     }
 
 
@@ -597,6 +652,12 @@ RECORDS = (
         "small Pre-Norm models that differ in LayerNorm or RMSNorm alone, ten paired seeds, float32, one thread",
         [{**setting, **SETTINGS} for setting in grid(seed=range(10), norm=NORMS)],
         lambda **setting: small_models.five_digits(train_small_model(**setting, progress=f"{setting['norm']} {setting['seed']}")[1]),
+    ),
+    Recipe(
+        "bf16_gains",
+        "which gains move when one-block models are trained in pure bfloat16, by how the gain is stored, one thread",
+        [{"stored": stored, "seed": seed, "lr": 6e-4, "steps": 100} for stored in BF16_GAINS for seed in range(5)],
+        lambda **setting: small_models.five_digits(gains_moved(**setting)),
     ),
     Recipe(
         "compiled_norms",
