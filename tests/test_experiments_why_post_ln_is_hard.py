@@ -85,6 +85,8 @@ def test_gradients_are_those_of_backward():
     torch_loss(model).backward()
     expected = [block.residuals[1].sublayer.down.weight.grad.norm().item() for block in model.blocks]
     assert hyp.mlp_gradients(model) == pytest.approx(expected, rel=1e-10)
+    whole = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
+    assert hyp.gradient_norm(model) == pytest.approx(whole, rel=1e-10)
 
 
 def test_spread_of_known_tokens():

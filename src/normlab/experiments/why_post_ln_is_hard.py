@@ -90,6 +90,12 @@ def mlp_gradients(model: Transformer) -> list[float]:
     return [g.norm().item() for g in torch.autograd.grad(next_token_loss(model, *small_models.passages()), matrices)]
 
 
+def gradient_norm(model: Transformer) -> float:
+    """Norm of the gradient of all parameters together, on held-out passages: what clipping looks at."""
+    slopes = torch.autograd.grad(next_token_loss(model, *small_models.passages()), list(model.parameters()))
+    return sum(g.square().sum().item() for g in slopes) ** 0.5
+
+
 def at_initialization(name: str, seed: int) -> dict:
     """Gradients and sensitivity of a stack at each of DEPTHS, in float64.
 
