@@ -177,7 +177,7 @@ def test_every_stack_exists():
     }
 
 
-def test_the_road_alone():
+def test_the_stream_alone():
     """With the branches closed to the gradient, every block of Pre-LN sees the same gradient of the stream; its own
     weights still learn from it, and no value changes."""
     model = init.stack(3, seed=4, placement=Placement.PRE, final_norm=False)
@@ -187,7 +187,7 @@ def test_the_road_alone():
         block.register_full_backward_hook(lambda _, g_in, g_out, k=k: seen.__setitem__(k, (g_in[0], g_out[0])))
     x = model.embed(ids).requires_grad_()
     before = init.run(model, x)
-    with init.road_only(model):
+    with init.stream_only(model):
         after = init.run(model, x)
         assert torch.equal(before, after)
         after.square().sum().backward()

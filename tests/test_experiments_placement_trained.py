@@ -70,6 +70,37 @@ def test_the_names_stand_for_the_models_of_the_papers():
     assert not trained.stack("Pre-LN without final norm", 2, 0).config.final_norm
 
 
+@pytest.mark.parametrize("name", trained.GRIDDED)
+def test_initial_weights_are_those_of_the_authors(name):
+    """Standard deviation of reading and writing matrices, from the papers' formulas."""
+    layers, width = 8, 64
+    model = trained.gridded(name, 0, layers, width)
+    mlp = model.blocks[-1].residuals[1].sublayer
+    xavier = math.sqrt(2 / (width + 4 * width))
+    expected = {
+        "Xavier": (xavier, xavier),
+        "DeepNorm": (xavier * (8 * layers) ** -0.25,) * 2,
+        "normal": (1 / math.sqrt(2.5 * width),) * 2,
+        "Megatron": (1 / math.sqrt(2.5 * width), 1 / math.sqrt(2.5 * width) / math.sqrt(2 * layers)),
+    }[name.split(", ")[-1]]
+    assert (mlp.up.weight.std().item(), mlp.down.weight.std().item()) == pytest.approx(expected, rel=0.03)
+    assert trained.normal_std(1000) == pytest.approx(0.02)
+
+
+def test_what_the_grid_keeps_of_a_run():
+    kept = trained.train_gridded("HybridNorm, Megatron", 3e-3, seed=1, layers=4, width=24, steps=3)
+    model = trained.gridded("HybridNorm, Megatron", 1, 4, 24)
+    small_models.train(model, 3, 3e-3, 1)
+    described = trained.describe(model)
+    assert kept["validation"] == pytest.approx(described["validation"], abs=1e-5)
+    assert kept["skip"] == pytest.approx([described["skip"][0], described["skip"][-1]], abs=1e-5)
+    assert kept["growth"] == pytest.approx(described["stream"][-1] / described["stream"][0], rel=1e-4)
+
+
+def test_a_gridded_run_that_blows_up_has_no_loss():
+    assert trained.train_gridded("DyT, Xavier", 1e30, seed=0, layers=4, width=24, steps=5) == {"validation": None}
+
+
 def test_description_of_silent_blocks():
     """Blocks that write nothing move nothing, and skipping them costs nothing."""
     model = trained.road("Pre-LN", 3, layers=3, width=24)

@@ -76,6 +76,8 @@ def test_gradients_are_those_of_backward():
     torch_loss(model).backward()
     expected = [block.residuals[1].sublayer.down.weight.grad.norm().item() for block in model.blocks]
     assert hyp.mlp_gradients(model) == pytest.approx(expected, rel=1e-10)
+    whole = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).item()
+    assert hyp.gradient_norm(model) == pytest.approx(whole, rel=1e-10)
 
 
 def test_spread_of_known_tokens():
@@ -129,3 +131,67 @@ def test_shrunk_writers_scale_what_a_sublayer_adds():
     model = disturbed("Pre-LN")
     a, b = (probes.readings(m, small_models.passages()[0])[0].increment for m in (model, hyp.shrink_writers(model, 0.1)))
     torch.testing.assert_close(0.1 * a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_common_share_of_known_increments():
+    """An increment that is the same for all tokens has share 1; a silent attention leaves the MLP's, which differs."""
+    model = disturbed("Pre-LN", layers=1)
+    mlp = model.blocks[0].residuals[1].sublayer
+    mlp.forward = lambda x, **context: torch.ones_like(x) * 0.3
+    assert hyp.common_share(model) == pytest.approx(1, rel=1e-12)
+    mlp.forward = lambda x, **context: x - x.mean((0, 1))
+    assert hyp.common_share(model) == pytest.approx(0, abs=1e-12)
+
+
+def test_a_step_of_sgd_is_the_rate_times_the_gradient():
+    """The loss after one step, against a step by hand; clipped, the step is as long as the rate says."""
+    ids, targets = trained_batch(seed=4)
+    for arm, clip in (("no warm-up", None), ("clipped at norm 1", 1.0)):
+        model = trained.stack("Post-LN", 2, 4)
+        loss = torch.nn.functional.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
+        loss.backward()
+        norm = sum(p.grad.square().sum() for p in model.parameters()) ** 0.5
+        assert norm > 1
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.5 * p.grad * (1 if clip is None else clip / norm)
+        second = torch.nn.functional.cross_entropy(model(trained_batch(4, skip=1)[0]).flatten(0, 1), trained_batch(4, skip=1)[1].flatten())
+        expected = (loss.item() + second.item()) / 20  # the mean of the last 20 losses, of which there are two
+        assert hyp.sgd("Post-LN", arm, 0.5, seed=4, layers=2, steps=2)["last"] == pytest.approx(expected, abs=1e-5)
+
+
+def trained_batch(seed, skip=0):
+    """The batch that a training run with this seed sees first, or ``skip`` batches later."""
+    from normlab import data
+
+    generator = torch.Generator().manual_seed(1000 + seed)
+    draw = data.sampler(data.corpus().train, small_models.BATCH, small_models.TOKENS)
+    for _ in range(skip):
+        draw(generator)
+    return draw(generator)
+
+
+def test_a_run_of_sgd_that_blows_up_is_no_error():
+    assert hyp.sgd("Pre-LN", "no warm-up", 1e6, seed=0, layers=2, steps=20) == {"last": None}
+
+
+@pytest.mark.parametrize("arm, warmup", [("AdamW", 0), ("AdamW, 100 steps of warm-up", 100)])
+def test_the_loop_of_the_accounts_is_the_chapters_training(arm, warmup):
+    losses, _ = trained.train_stack("Post-LN", 2, 3e-3, warmup, seed=2, steps=25)
+    assert hyp.account("Post-LN", arm, 2, 3e-3, seed=2, steps=25)["last"] == pytest.approx(sum(losses[-20:]) / 20, abs=1e-6)
+
+
+def test_averages_first_means_that_nothing_moves_before():
+    """After 100 steps at rate 0 the first loss is that of the untouched model on batch 101."""
+    ids, targets = trained_batch(seed=3, skip=100)
+    untouched = F.cross_entropy(trained.stack("Post-LN", 1, 3)(ids).transpose(1, 2), targets).item()
+    kept = hyp.account("Post-LN", "AdamW, averages first", 1, 1e-30, seed=3, steps=1)["last"]
+    losses = [F.cross_entropy(trained.stack("Post-LN", 1, 3)(i).transpose(1, 2), t).item() for i, t in (trained_batch(3, skip=k) for k in range(81, 101))]
+    assert kept == pytest.approx(sum(losses) / 20, abs=1e-5) and losses[-1] == pytest.approx(untouched)
+
+
+def test_every_account_differs_from_adam():
+    plain = hyp.account("Post-LN", "AdamW", 2, 8e-3, seed=1, steps=12)["last"]
+    for arm in hyp.ACCOUNTS:
+        if arm != "AdamW":
+            assert abs(hyp.account("Post-LN", arm, 2, 8e-3, seed=1, steps=12)["last"] - plain) > 1e-4, arm

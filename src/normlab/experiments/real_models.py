@@ -18,7 +18,10 @@ _HEADS = _GROUPED | {"head_dim": 8}
 _EXPERTS = _HEADS | {"num_local_experts": 2, "num_experts_per_tok": 1}
 _GPT2 = {"vocab_size": 40, "n_embd": 32, "n_layer": 2, "n_head": 4, "bos_token_id": 1, "eos_token_id": 2}
 _T5 = {"vocab_size": 40, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+# The library's default is 1; the published configuration of MiniMax-Text-01 has this number in all three places.
+MINIMAX_ALPHA = 3.5565588200778455
 _MINIMAX = _EXPERTS | {"layer_types": ["full_attention"] * 2, "block_size": 4}
+_MINIMAX |= dict.fromkeys(("full_attn_alpha_factor", "linear_attn_alpha_factor", "mlp_alpha_factor"), MINIMAX_ALPHA)
 
 FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "BERT": ("BertForMaskedLM", "BertConfig", _SIZES),

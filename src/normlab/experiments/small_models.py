@@ -1,6 +1,7 @@
 """What the chapters' small language models share: the text that they read, and how they are trained."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -60,6 +61,7 @@ def passages(sequences: int = BATCH, tokens: int = TOKENS, seed: int = 99) -> tu
     return data.windows(data.corpus().val, sequences, tokens, torch.Generator().manual_seed(seed))
 
 
+@cache  # a record of runs asks once a run
 def character_entropy() -> float:
     """Entropy in nats of single characters of *Hamlet*: the loss of a model that has learned no more than how often
     each one occurs."""

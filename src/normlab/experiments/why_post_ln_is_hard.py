@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normlab import device, fast, probes
+from normlab import data, device, fast, probes, training
 from normlab.experiments import small_models
 from normlab.experiments.placement.trained import PLATEAU, stack
 from normlab.record import Recipe, grid
@@ -88,6 +88,12 @@ def mlp_gradients(model: Transformer) -> list[float]:
     """Norm of the gradient of the MLP's second matrix in every block, on held-out passages."""
     matrices = [block.residuals[1].sublayer.down.weight for block in model.blocks]
     return [g.norm().item() for g in torch.autograd.grad(next_token_loss(model, *small_models.passages()), matrices)]
+
+
+def gradient_norm(model: Transformer) -> float:
+    """Norm of the gradient of all parameters together, on held-out passages: what clipping looks at."""
+    slopes = torch.autograd.grad(next_token_loss(model, *small_models.passages()), list(model.parameters()))
+    return sum(g.square().sum().item() for g in slopes) ** 0.5
 
 
 def at_initialization(name: str, seed: int) -> dict:
@@ -211,11 +217,18 @@ def go_on(model: nn.Module, lr: float, seed: int, steps: int = 200, progress: st
     return sum(history.loss[-20:]) / 20
 
 
-def rescue(seed: int) -> dict[str, float]:
-    """Three ways on from a Post-LN model that is stuck after 100 steps, with a new Adam: final losses of 200 more.
+def common_share(model: Transformer) -> float:
+    """How much of what the last sublayer adds is the same for all tokens: size of its mean over its own size."""
+    added = probes.readings(model, small_models.passages()[0])[-1].increment
+    return probes.size(added.mean((0, 1))) / probes.size(added)
 
-    ``same``: the old rate. ``slower``: an eighth of it. ``shrunk``: the old rate, :func:`shrink_writers`. ``noise``: relative change of
-    the stuck model's output by noise of 1 %, as in :func:`at_initialization`.
+
+def rescue(seed: int) -> dict[str, float]:
+    """Ways on from a Post-LN model that is stuck after 100 steps, with a new Adam: final losses of 200 more.
+
+    ``same``: the old rate. ``slower``: an eighth of it. ``shrunk``: the old rate, :func:`shrink_writers`; ``attention``,
+    ``mlp``: only one kind of sublayer shrunk. And two looks at the stuck model: ``noise``, relative change of its output by
+    noise of 1 %, as in :func:`at_initialization`; ``common``: :func:`common_share`.
     """
     stuck, _ = train_and_look("Post-LN", seed, steps=100)
     exact = copy.deepcopy(stuck).double()
@@ -225,8 +238,70 @@ def rescue(seed: int) -> dict[str, float]:
         "same": go_on(stuck, LARGE, seed),
         "slower": go_on(stuck, LARGE / 8, seed),
         "shrunk": go_on(shrink_writers(stuck), LARGE, seed),
+        "attention": go_on(shrink_writers(stuck, sublayers=(0,)), LARGE, seed),
+        "mlp": go_on(shrink_writers(stuck, sublayers=(1,)), LARGE, seed),
         "noise": noise,
+        "common": common_share(stuck),
     }
+
+
+# --- suspect one under SGD, whose step is proportional to the gradient ------------------------------------------------
+
+SGD_RATES = (0.1, 0.3, 1.0, 3.0)
+SGD_ARMS: dict[str, dict[str, Any]] = {
+    "no warm-up": {},
+    "100 steps of warm-up": {"warmup": 100},
+    "clipped at norm 1": {"clip": 1.0},  # Pre-LN of this size begins with 1.5 to 2.1, Post-LN with 2.0 to 3.3
+}
+
+
+def sgd(name: str, arm: str, lr: float, seed: int, layers: int = 6, steps: int = 300) -> dict[str, float | None]:
+    """Train with plain SGD at a constant rate, else as ``placement_trained.train_stack``; arms: SGD_ARMS.
+
+    Returns:
+        ``last``: mean training loss of the last 20 steps, None if loss or gradient stopped being finite.
+    """
+    options = {"warmup": 0, "floor": None, "clip": None} | SGD_ARMS[arm]
+    with device.single_thread(), fast.enabled():
+        try:
+            history = small_models.train(stack(name, layers, seed), steps, lr, seed, optimizer="sgd", **options)
+        except training.NonFiniteError:
+            return {"last": None}
+    return {"last": sum(history.loss[-20:]) / 20}
+
+
+# --- accounts of warm-up ----------------------------------------------------------------------------------------------
+
+BETAS = (0.9, 0.98)
+ACCOUNTS: dict[str, dict[str, Any]] = {  # optimizer, its options, steps of linear warm-up, steps at rate 0 before
+    "AdamW": {},
+    "AdamW, 100 steps of warm-up": {"warmup": 100},
+    "AdamW, averages first": {"frozen": 100},  # both moments are averages of 100 gradients before anything moves
+    "AdamW, ε = 1e-4": {"eps": 1e-4},
+    "RAdam": {"optimizer": torch.optim.RAdam},
+}
+
+
+def account(name: str, arm: str, layers: int, lr: float, seed: int, steps: int = 300) -> dict[str, float]:
+    """Train as ``placement_trained.train_stack`` with one of ACCOUNTS; ``last``: mean training loss of the last 20 steps.
+
+    RAdam holds the rate down while the variance of its second moment is large (Liu et al. 2020, arXiv:1908.03265).
+    """
+    options = {"optimizer": torch.optim.AdamW, "eps": 1e-8, "warmup": 0, "frozen": 0} | ACCOUNTS[arm]
+    model = stack(name, layers, seed).to(device.pick())
+    batches = data.sampler(data.corpus().train.to(device.pick()), small_models.BATCH, small_models.TOKENS)
+    generator = torch.Generator().manual_seed(1000 + seed)  # the batches of train_stack
+    optimizer = options["optimizer"](model.parameters(), lr=lr, betas=BETAS, eps=options["eps"], weight_decay=0.0)
+    losses = []
+    with device.single_thread(), fast.enabled():
+        for step in range(-options["frozen"], steps):
+            optimizer.param_groups[0]["lr"] = 0.0 if step < 0 else lr * min(1.0, (step + 1) / max(1, options["warmup"]))
+            loss = next_token_loss(model, *(t.to(device.pick()) for t in batches(generator)))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return {"last": sum(losses[-20:]) / 20}
 
 
 RECORDS = (
@@ -246,8 +321,23 @@ RECORDS = (
     ),
     Recipe(
         "post_rescue",
-        "a stuck Post-LN model of 6 blocks, trained on in three ways, float32, one thread",
+        "a stuck Post-LN model of 6 blocks, trained on in five ways, float32, one thread",
         grid(seed=range(5)),
         lambda **setting: small_models.five_digits(rescue(**setting)),
+    ),
+    Recipe(
+        "post_sgd",
+        "Post-LN and Pre-LN of 6 blocks under plain SGD: four rates, with and without warm-up, clipped; 300 steps on Hamlet, "
+        "float32, one thread",
+        grid(name=["Post-LN", "Pre-LN"], arm=list(SGD_ARMS), lr=SGD_RATES, seed=range(5)),
+        lambda **setting: small_models.five_digits(sgd(**setting)),
+    ),
+    Recipe(
+        "warmup_accounts",
+        "Post-LN at two settings that need warm-up, under the remedies of other accounts of it: 300 steps on Hamlet, float32, "
+        "one thread",
+        grid(name=["Post-LN"], arm=list(ACCOUNTS), layers=[6], lr=[8e-3], seed=range(5))
+        + grid(name=["Post-LN"], arm=list(ACCOUNTS), layers=[12], lr=[1e-3], seed=range(5)),
+        lambda **setting: small_models.five_digits(account(**setting)),
     ),
 )

@@ -72,7 +72,7 @@ def randomize_norms(model: Transformer, seed: int = 1) -> Transformer:
 
 
 @contextmanager
-def road_only(model: Transformer) -> Iterator[None]:
+def stream_only(model: Transformer) -> Iterator[None]:
     """Within the block, sublayers pass no gradient to the stream that they read; values stay, and so do the gradients of
     their own weights. What is left is the path past all sublayers."""
     sublayers = [residual.sublayer for block in model.blocks for residual in block.residuals]
@@ -87,10 +87,10 @@ def road_only(model: Transformer) -> Iterator[None]:
 def pullback(model: Transformer, x: Tensor, slope: Tensor, detach: bool = False) -> Tensor:
     """``slope``, the gradient at the end of the stack, carried back to its start x [B, T, d].
 
-    ``detach`` lets it take the path past all sublayers only; see :func:`road_only`.
+    ``detach`` lets it take the path past all sublayers only; see :func:`stream_only`.
     """
     x = x.detach().requires_grad_()
-    with road_only(model) if detach else nullcontext():
+    with stream_only(model) if detach else nullcontext():
         return torch.autograd.grad(run(model, x), x, slope)[0]
 
 
@@ -164,14 +164,14 @@ def by_depth(name: str, seed: int, width: int = WIDTH) -> dict[str, list[float]]
     return {key: [f[key] for f in found] for key in found[0]}
 
 
-def road_gradients(name: str, layers: int, seeds: int = 5) -> Tensor:
+def stream_gradients(name: str, layers: int, seeds: int = 5) -> Tensor:
     """The "down" of :func:`profiles` [seeds, L] if the gradient took the path past all sublayers only."""
     ids, targets = small_models.passages(8)
     rows = []
     with device.single_thread():
         for seed in range(seeds):
             model = stack(layers, seed, **STACKS[name])
-            with road_only(model):
+            with stream_only(model):
                 weights = [block.residuals[1].sublayer.down.weight for block in model.blocks]
                 slopes = torch.autograd.grad(losses.next_token_loss(model, ids, targets), weights)
             rows.append([g.norm().item() for g in slopes])

@@ -229,6 +229,25 @@ def quality(ax: Axes, results: Mapping[str, Mapping[float, Sequence[float]]]) ->
     ax.legend(loc="upper left", fontsize=11)
 
 
+def roads(ax: Axes, results: Mapping[str, Mapping[float, Sequence[float]]]) -> None:
+    """Validation losses {road: {rate: one per seed}}, a row per road: means by rate, the best one filled, its seeds as a line."""
+    names = sorted(results, key=lambda name: min(map(fmean, results[name].values())))
+    markers = dict(zip(sorted({rate for by_rate in results.values() for rate in by_rate}), ("v", "o", "^")))
+    for row, name in enumerate(names):
+        means = {rate: fmean(losses) for rate, losses in results[name].items()}
+        best = min(means, key=means.__getitem__)
+        ax.plot([min(results[name][best]), max(results[name][best])], [row, row], color=BLUE, linewidth=2)
+        for rate, mean in means.items():
+            ax.plot([mean], [row], markers[rate], color=BLUE, markerfacecolor=BLUE if rate == best else "none", markersize=7)
+    for rate, marker in markers.items():
+        ax.plot([], [], marker, color=INK, markerfacecolor="none", label=f"rate {rate:g}")
+    low = min(min(map(fmean, by_rate.values())) for by_rate in results.values())
+    ax.set(xlim=(low - 0.04, low + 0.6), ylim=(len(names) - 0.5, -0.5), xlabel="validation loss (nats)")
+    ax.set_yticks(range(len(names)), names)
+    ax.set_title("Best against best")
+    ax.legend(loc="lower right", fontsize=11)
+
+
 # --- the Llama stack -------------------------------------------------------------------------------------------------
 
 STREAM, BRANCH = 2.0, 4.9  # where the residual stream runs, and where the sublayers stand

@@ -2,9 +2,9 @@
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import Any
 
 import torch
@@ -122,11 +122,8 @@ ROADS: dict[str, dict[str, Any]] = {
 
 def road(name: str, seed: int, layers: int = 12, width: int = 48) -> Transformer:
     """One of ROADS: LayerNorm, GELU, 4 heads, Xavier unless the road says otherwise."""
-    options = dict(ROADS[name])
-    if isinstance(options["placement"], tuple):
-        below, above = options["placement"]
-        options["placement"] = (below,) * (layers // 4) + (above,) * (layers - layers // 4)
-    return small_models.model(seed, layers=layers, width=width, **options)
+    options = ROADS[name]
+    return small_models.model(seed, layers=layers, width=width, **options | {"placement": _by_block(options, layers)})
 
 
 def train_road(
@@ -176,6 +173,108 @@ def describe(model: Transformer) -> dict:
         "cosine": [step.cosine for step in steps],
         "skip": skip,
     }
+
+
+# --- every road with its authors' initial weights, each at its own best rate ---------------------------------------------
+#
+# Fixed before the first run: these twelve, these three rates, five seeds, 300 steps. Initial weights:
+# * Xavier, or what DeepNorm's authors prescribe;
+# * normal, for authors who draw with a standard deviation of 0.02 at widths around 1000 (BERT, OLMo 2, the LLaMA of
+#   LayerNorm Scaling and Mix-LN) and for Peri-LN, whose authors' choice we do not know. 0.02 times the root of such a width
+#   is 0.5 to 0.9; in a narrow model 0.02 would be another choice. So 1/sqrt(2.5 d), which is 0.02 at d = 1000;
+# * Megatron: the same, writers to the stream divided by sqrt(2 L). HybridNorm's authors prescribe both formulas and this one
+#   for their own placement (arXiv:2503.04598v4, section 5.4).
+# DyT starts at alpha = 0.5, its authors' value outside language models, in which they tune it.
+
+GRIDDED: dict[str, dict[str, Any]] = {
+    "Pre-LN, Xavier": {"placement": Placement.PRE},
+    "Pre-LN, normal": {"placement": Placement.PRE, "init": Init.GPT2},
+    "Pre-LN, Megatron": {"placement": Placement.PRE, "init": Init.GPT2_SCALED},
+    "no final norm, Xavier": {"placement": Placement.PRE, "final_norm": False},
+    "Post-LN, normal": {"placement": Placement.POST, "init": Init.GPT2},
+    "DeepNorm": {"placement": Placement.DEEPNORM, "init": Init.DEEPNORM},
+    "Mix-LN, normal": {"placement": (Placement.POST, Placement.PRE), "init": Init.GPT2},
+    "HybridNorm, Megatron": {"placement": Placement.HYBRID, "init": Init.GPT2_SCALED},
+    "Peri-LN, normal": {"placement": Placement.PERI, "init": Init.GPT2},
+    "OLMo 2, normal": {"placement": Placement.OUTPUT, "qk_norm": QKNorm.JOINT, "init": Init.GPT2},
+    "LayerNorm Scaling, normal": {
+        "placement": Placement.PRE,
+        "output_scale": OutputScale.INVERSE_SQRT_LAYER,
+        "init": Init.GPT2,
+    },
+    "DyT, Xavier": {"placement": Placement.PRE, "norm": NormKind.DYT},
+}
+GRID_RATES = (3e-3, 8e-3, 1.6e-2)
+
+
+def normal_std(width: int) -> float:
+    """Standard deviation 1/sqrt(2.5 d) of initial weights, 0.02 at d = 1000."""
+    return (2.5 * width) ** -0.5
+
+
+def gridded(name: str, seed: int, layers: int = 12, width: int = 48) -> Transformer:
+    """One of GRIDDED: LayerNorm, GELU, 4 heads."""
+    options = dict(GRIDDED[name])
+    model = small_models.model(seed, layers=layers, width=width, **options | {"placement": _by_block(options, layers)})
+    if options.get("init") in (Init.GPT2, Init.GPT2_SCALED):
+        with torch.no_grad():
+            for p in model.parameters():
+                if p.dim() == 2:
+                    p *= normal_std(width) / 0.02
+    return model
+
+
+def _by_block(options: dict[str, Any], layers: int) -> Any:
+    """The placement; of a pair, the first in a quarter of the blocks and the second in the rest."""
+    placement = options["placement"]
+    if not isinstance(placement, tuple):
+        return placement
+    return (placement[0],) * (layers // 4) + (placement[1],) * (layers - layers // 4)
+
+
+def train_gridded(
+    name: str, lr: float, seed: int, layers: int = 12, width: int = 48, steps: int = 300, progress: str | None = None
+) -> dict:
+    """Train one of GRIDDED as :func:`train_road` does.
+
+    Returns:
+        Of :func:`describe`, after training: ``validation`` (None if loss or gradient stopped being finite), ``growth`` of the
+        stream from the first sublayer's input to the end, and ``change``, ``cosine``, ``skip`` of the first and the last block.
+    """
+    model = gridded(name, seed, layers, width)
+    with device.single_thread():
+        try:
+            with fast.enabled():
+                small_models.train(model, steps, lr, seed, progress=progress)
+        except training.NonFiniteError:
+            return {"validation": None}
+        after = describe(model.cpu())
+    ends = {key: [after[key][0], after[key][-1]] for key in ("change", "cosine", "skip")}
+    return {"validation": after["validation"], "growth": after["stream"][-1] / after["stream"][0], **ends}
+
+
+def corrected_interval(first: Sequence[float], second: Sequence[float], comparisons: int = 1) -> tuple[float, float]:
+    """Mean of the paired differences second - first, and half the width of its t-interval.
+
+    95 % for a family of ``comparisons`` intervals together, by Bonferroni: each one has 1 - 0.05 / comparisons.
+    """
+    from scipy import stats  # slow to import
+
+    differences = [b - a for a, b in zip(first, second, strict=True)]
+    n = len(differences)
+    quantile = stats.t.ppf(1 - 0.025 / comparisons, n - 1)
+    return fmean(differences), float(quantile) * stdev(differences) / math.sqrt(n)
+
+
+def _gridded_record(slug: str, names: Iterable[str]) -> Recipe:
+    sizes = {"name": names, "seed": range(5)}
+    return Recipe(
+        f"roads_by_rate_{slug}",
+        "placements with their authors' initial weights at three rates: 12 blocks, 300 steps on Hamlet, float32, one thread",
+        grid(lr=GRID_RATES, layers=[12], width=[48], steps=[300], **sizes),
+        lambda **setting: small_models.five_digits(train_gridded(**setting)),
+        larger=grid(lr=[3e-4, 1e-3, 3e-3], layers=[24], width=[256], steps=[5000], **sizes),
+    )
 
 
 # --- where does the loss end? ------------------------------------------------------------------------------------------
@@ -287,6 +386,7 @@ RECORDS = (
         lambda **setting: small_models.five_digits(train_road(**setting)[1]),
         larger=grid(name=list(ROADS), seed=range(5), layers=[24], width=[256], steps=[5000], lr=[1e-3]),
     ),
+    *(_gridded_record(slug, list(GRIDDED)[i : i + 4]) for slug, i in (("pre", 0), ("post", 4), ("output", 8))),
     _quality_record("final_quality_post", ("Post-LN, N(0, 0.02)", "DeepNorm")),
     _quality_record("final_quality_pre", ("Pre-LN, N(0, 0.02)", "Pre-LN, Xavier")),
     Recipe(
