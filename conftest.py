@@ -14,6 +14,8 @@ import pytest
 
 pytest_plugins = ["guard", "whole_run", "spread"]  # from tests/
 
+for _name in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS"):  # tests that call make are not part of the make that runs them
+    os.environ.pop(_name, None)
 os.environ["PYTHONHASHSEED"] = "0"  # for the kernels; this process has hashed its strings already
 os.environ["TQDM_DISABLE"] = "1"  # progress bars would land in compared outputs
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test-matrix` sets 2 as well
