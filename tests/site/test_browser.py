@@ -8,42 +8,20 @@ import gzip
 import http.server
 import io
 import json
-import os
 import re
-import shutil
 import threading
 from collections import Counter
 from urllib.parse import quote, urlsplit
 
 import pytest
+from chromium import LAUNCH
 from course import search
 from pages import DOCUMENTS, NOTEBOOKS, PAGES, alt_texts, parsed, prose
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-LAUNCH = {
-    "executable_path": next(filter(None, map(shutil.which, BROWSERS)), None),
-    "args": ["--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"],
-}
 DESKTOP = {"width": 1280, "height": 900}
 COMPRESSED = (".woff2", ".png", ".jpg")  # gain nothing from gzip
 # All that may be left of unrendered text: a formula, a command, a role.
 RAW = re.compile(r"\$[^$\n]+\$|\\(?:frac|sqrt|sum|mathrm|operatorname|text|begin)\b|\{(?:term|cite|claim|eq|ref)\b")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """One browser for this module: the system's, else Playwright's own."""
-    sync_api = pytest.importorskip("playwright.sync_api")
-    playwright = sync_api.sync_playwright().start()
-    try:
-        chromium = playwright.chromium.launch(**LAUNCH)
-    except sync_api.Error:
-        playwright.stop()
-        reason = "no browser: install Chromium or Chrome, or run `playwright install chromium`"
-        pytest.fail(reason, pytrace=False) if os.environ.get("CI") == "true" else pytest.skip(reason)
-    yield chromium
-    chromium.close()
-    playwright.stop()
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
