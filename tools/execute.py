@@ -30,7 +30,11 @@ LANGUAGE_INFO = {
 }
 VOLATILE_CELL_METADATA = ("execution", "ExecuteTime", "collapsed", "scrolled", "outputId", "jupyter")
 # What JupyterLab hides of a cell with one of the book's tags.
-FOLDED = {"hide-input": ("source_hidden",), "hide-output": ("outputs_hidden",), "hide-cell": ("outputs_hidden", "source_hidden")}
+FOLDED = {
+    "hide-input": ("source_hidden",),
+    "hide-output": ("outputs_hidden",),
+    "hide-cell": ("outputs_hidden", "source_hidden"),
+}
 CELL_TIMEOUT_SECONDS = 300
 
 

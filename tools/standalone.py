@@ -90,7 +90,7 @@ def standalone_copy(root: Path, source: Path, references: References):
                 raise ValueError(f"{source.name}, cell {number} ({cell.id}): {problem}") from None
         elif "setup" in tags:
             if not cell.source.startswith(SETUP_CELL):
-                raise ValueError(f"{source.name}: the cell tagged 'setup' does not begin with tools/setup_cell.py's SETUP_CELL")
+                raise ValueError(f"{source.name}: the cell tagged 'setup' does not begin with SETUP_CELL")
             carried = standalone_cell(package_files(root, code, data))
             cell.source = carried + cell.source.removeprefix(SETUP_CELL)  # imports may follow
             _fold(cell)

@@ -289,7 +289,8 @@ def test_pages_work_without_site_data(browser, addresses, without_site_data, rar
 
 def test_pages_work_with_a_full_storage(browser, addresses, rare_word):
     with Visit(browser) as visit:
-        visit.context.add_init_script("Storage.prototype.setItem = () => { throw new DOMException('no room', 'QuotaExceededError') }")
+        problem = "new DOMException('no room', 'QuotaExceededError')"
+        visit.context.add_init_script(f"Storage.prototype.setItem = () => {{ throw {problem} }}")
         assert answer_of_storage(visit, addresses["file"]) == "QuotaExceededError"
         assert_page_works(visit, addresses["file"], rare_word)
 
@@ -303,7 +304,8 @@ def assert_page_works(visit, address, rare_word):
     page.locator(f"#search-results a[href*='{name}.html']").first.click()
     page.wait_for_url(f"**/{name}.html*")
     page.set_viewport_size({"width": 375, "height": 800})
-    seen = f"document.querySelector(`[id^=pst-primary-sidebar] a[href$='{DOCUMENTS[1].split('/')[-1]}.html']`).getBoundingClientRect().left >= 0"
+    entry = f"[id^=pst-primary-sidebar] a[href$='{PAGES[1].split('/')[-1]}']"
+    seen = f"document.querySelector(`{entry}`).getBoundingClientRect().left >= 0"
     assert not page.evaluate(seen)
     page.locator("button.primary-toggle:visible").click()
     page.wait_for_function(seen)
@@ -349,7 +351,8 @@ def test_a_dark_page_is_printed_dark_on_white_and_unfolded(browser, addresses, n
 
         page.evaluate(f"addEventListener('beforeprint', () => window.printed = ({ON_PAPER})())")
         page.pdf()
-        assert page.evaluate("window.printed[0]") == "light" and page.evaluate("window.printed[1]").count(True) == len(opened)
+        theme, printed = page.evaluate("window.printed")
+        assert theme == "light" and printed.count(True) == len(opened)
         assert page.evaluate(ON_PAPER) == before
         assert visit.troubles == []
 
