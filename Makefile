@@ -58,7 +58,7 @@ serve: book  ## build the book and serve it on this machine (PORT=8000)
 	@$(PY) -m http.server --bind 127.0.0.1 --directory $(HTML) $(PORT)
 
 lab: $(TEST_READY)  ## open the notebooks in JupyterLab
-	$(PY) -m jupyterlab --notebook-dir=notebooks
+	$(PY) tools/lab.py
 
 notebooks: $(TEST_READY)  ## run all notebooks and store their outputs (NAME=01_drunkards_walk for one)
 	$(PY) tools/execute.py $(if $(NAME),notebooks/$(NAME).ipynb)

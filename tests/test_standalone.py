@@ -105,6 +105,7 @@ def test_runs_elsewhere_with_the_same_outputs(tried, copies, run_bare, tmp_path,
         cell.outputs = stored.outputs  # a large copy has left its pictures out
     at = next(i for i, cell in enumerate(copy.cells) if "setup" in cell.metadata.get("tags", []))
     again = [nbformat.v4.new_code_cell(code, execution_count=1) for code in (BEFORE, copy.cells[at].source, AFTER)]
+    again[1].metadata["tags"] = ["nbval-ignore-output"]  # it may say which versions it found
     copy.cells[at + 1 : at + 1] = again
     nbformat.write(copy, tmp_path / "copy.ipynb")
     (tmp_path / "pytest.ini").write_text(f"[pytest]\naddopts = {' '.join(pytestconfig.getini('addopts'))}\n")
@@ -125,6 +126,20 @@ def test_the_set_up_cell_brings_what_is_imported(name, copies, run_bare, tmp_pat
     (tmp_path / "imports.py").write_text(setup + IMPORTS, encoding="utf-8")
     result = run_bare(tmp_path, "imports.py")
     assert result.returncode == 0, result.stderr
+
+
+def test_imports_may_follow_in_the_set_up_cell(small, run_bare, tmp_path):
+    root, _ = small
+    path = root / "notebooks" / "01_walk.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells[1].source += "\n\nfrom normlab import PATTERN\n\nprint(PATTERN)"
+    nbformat.write(notebook, path)
+    result = run_bare(tmp_path, "-c", copied(root).cells[1].source)
+    assert result.returncode == 0 and result.stdout == "\\d\n", result.stderr
+    notebook.cells[1].source = "import normlab"
+    nbformat.write(notebook, path)
+    with pytest.raises(ValueError, match="01_walk.ipynb: .* does not begin with .*SETUP_CELL"):
+        copied(root)
 
 
 def test_a_module_left_behind_is_found(run_bare, tmp_path):

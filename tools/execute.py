@@ -1,9 +1,10 @@
 """Run notebooks and store their outputs in place, so that a second run changes nothing.
 
-    python tools/execute.py [NOTEBOOK …]      (all of notebooks/ without arguments)
+    python tools/execute.py [--no-run] [NOTEBOOK …]      (all of notebooks/ without names)
 
 What changes from run to run or from machine to machine is not stored: time stamps, the versions of the
-kernel, progress bars. What a cell publishes, with the alt text in its metadata, is.
+kernel, progress bars. What a cell publishes, with the alt text in its metadata, is. Cells that the book folds
+are folded in JupyterLab too. With --no-run the notebooks are only brought into this form.
 """
 
 import os
@@ -27,7 +28,13 @@ LANGUAGE_INFO = {
     "name": "python",
     "pygments_lexer": "ipython3",
 }
-VOLATILE_CELL_METADATA = ("execution", "ExecuteTime", "collapsed", "scrolled", "outputId")
+VOLATILE_CELL_METADATA = ("execution", "ExecuteTime", "collapsed", "scrolled", "outputId", "jupyter")
+# What JupyterLab hides of a cell with one of the book's tags.
+FOLDED = {
+    "hide-input": ("source_hidden",),
+    "hide-output": ("outputs_hidden",),
+    "hide-cell": ("outputs_hidden", "source_hidden"),
+}
 CELL_TIMEOUT_SECONDS = 300
 
 
@@ -53,24 +60,19 @@ def clean(notebook) -> None:
             cell.metadata.pop(key, None)
         if cell.cell_type == "code":
             cell.outputs = joined_streams(cell.outputs)
+            hidden = {part: True for tag in cell.metadata.get("tags", ()) for part in FOLDED.get(tag, ())}
+            if hidden:
+                cell.metadata["jupyter"] = hidden
 
 
-def execute(path: Path) -> bool:
+def execute(path: Path, run: bool = True) -> bool:
     """Run the notebook at ``path`` and store it; True if the file changed. A cell that raises stops the run."""
     import nbformat
-    from nbclient import NotebookClient
 
     before = path.read_text(encoding="utf-8")
     notebook = nbformat.reads(before, as_version=4)
-    client = NotebookClient(
-        notebook,
-        timeout=CELL_TIMEOUT_SECONDS,
-        kernel_name="python3",
-        record_timing=False,
-        extra_arguments=["--IPKernelApp.log_level=ERROR"],
-        resources={"metadata": {"path": str(path.parent)}},
-    )
-    client.execute()
+    if run:
+        run_cells(notebook, path.parent)
     clean(notebook)
     after = nbformat.writes(notebook) + "\n"
     if after != before:
@@ -78,13 +80,30 @@ def execute(path: Path) -> bool:
     return after != before
 
 
+def run_cells(notebook, folder: Path) -> None:
+    """Run all cells in a new kernel in ``folder``."""
+    from nbclient import NotebookClient
+
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT_SECONDS,
+        kernel_name="python3",
+        record_timing=False,
+        extra_arguments=["--IPKernelApp.log_level=ERROR"],
+        resources={"metadata": {"path": str(folder)}},
+    )
+    client.execute()
+
+
 def main(arguments: list[str]) -> None:
+    run = "--no-run" not in arguments
+    names = [name for name in arguments if name != "--no-run"]
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    paths = [Path(name).resolve() for name in arguments] or sorted((ROOT / "notebooks").glob("*.ipynb"))
+    paths = [Path(name).resolve() for name in names] or sorted((ROOT / "notebooks").glob("*.ipynb"))
     for path in paths:
-        changed = execute(path)
-        print(f"{path.name}: {'outputs stored' if changed else 'nothing changed'}")
+        changed = execute(path, run)
+        print(f"{path.name}: {'stored' if changed else 'nothing changed'}")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ import hashlib
 import json
 import lzma
 
-# The first code cell of every notebook, word for word (tests/test_notebooks_clean.py compares).
+# How the first code cell of every notebook begins, word for word (tests/test_notebooks_clean.py compares). The
+# chapter's imports may follow in the same cell, after a blank line.
 SETUP_CELL = """\
 #@title Set-up
 import importlib.util

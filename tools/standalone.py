@@ -13,7 +13,7 @@ from pathlib import Path
 import nbformat
 from imports import dotted, files_of, imported_names
 from myst_to_markdown import References, collect, convert, read_bibliography
-from setup_cell import SETUP_TAGS, standalone_cell
+from setup_cell import SETUP_CELL, standalone_cell
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_BYTES = 600_000
@@ -88,8 +88,10 @@ def standalone_copy(root: Path, source: Path, references: References):
             except ValueError as problem:
                 raise ValueError(f"{source.name}, cell {number} ({cell.id}): {problem}") from None
         elif "setup" in tags:
-            cell.source = standalone_cell(package_files(root, code, data))
-            cell.metadata.tags = list(SETUP_TAGS)
+            if not cell.source.startswith(SETUP_CELL):
+                raise ValueError(f"{source.name}: the cell tagged 'setup' does not begin with SETUP_CELL")
+            carried = standalone_cell(package_files(root, code, data))
+            cell.source = carried + cell.source.removeprefix(SETUP_CELL)  # imports may follow
             _fold(cell)
         elif "solution" in tags:
             cell.source = f"#@title Solution\n{cell.source}"

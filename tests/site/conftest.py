@@ -1,12 +1,30 @@
-"""What the tests of the built site share: the built pages, checked to be up to date."""
+"""What the tests of the built site share: the built pages, checked to be up to date, and a browser."""
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
+from chromium import LAUNCH
 from pages import ROOT, is_stale
 
 sys.path.insert(0, str(ROOT / "book" / "_ext"))  # the extension `course`, for unit tests
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """One browser for a module: the system's, else Playwright's own."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    playwright = sync_api.sync_playwright().start()
+    try:
+        chromium = playwright.chromium.launch(**LAUNCH)
+    except sync_api.Error:
+        playwright.stop()
+        reason = "no browser: install Chromium or Chrome, or run `playwright install chromium`"
+        pytest.fail(reason, pytrace=False) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    yield chromium
+    chromium.close()
+    playwright.stop()
 
 
 @pytest.fixture(scope="session")

@@ -8,42 +8,20 @@ import gzip
 import http.server
 import io
 import json
-import os
 import re
-import shutil
 import threading
 from collections import Counter
 from urllib.parse import quote, urlsplit
 
 import pytest
+from chromium import LAUNCH
 from course import search
 from pages import DOCUMENTS, NOTEBOOKS, PAGES, alt_texts, parsed, prose
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-LAUNCH = {
-    "executable_path": next(filter(None, map(shutil.which, BROWSERS)), None),
-    "args": ["--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"],
-}
 DESKTOP = {"width": 1280, "height": 900}
 COMPRESSED = (".woff2", ".png", ".jpg")  # gain nothing from gzip
 # All that may be left of unrendered text: a formula, a command, a role.
 RAW = re.compile(r"\$[^$\n]+\$|\\(?:frac|sqrt|sum|mathrm|operatorname|text|begin)\b|\{(?:term|cite|claim|eq|ref)\b")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """One browser for this module: the system's, else Playwright's own."""
-    sync_api = pytest.importorskip("playwright.sync_api")
-    playwright = sync_api.sync_playwright().start()
-    try:
-        chromium = playwright.chromium.launch(**LAUNCH)
-    except sync_api.Error:
-        playwright.stop()
-        reason = "no browser: install Chromium or Chrome, or run `playwright install chromium`"
-        pytest.fail(reason, pytrace=False) if os.environ.get("CI") == "true" else pytest.skip(reason)
-    yield chromium
-    chromium.close()
-    playwright.stop()
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
@@ -311,7 +289,8 @@ def test_pages_work_without_site_data(browser, addresses, without_site_data, rar
 
 def test_pages_work_with_a_full_storage(browser, addresses, rare_word):
     with Visit(browser) as visit:
-        visit.context.add_init_script("Storage.prototype.setItem = () => { throw new DOMException('no room', 'QuotaExceededError') }")
+        problem = "new DOMException('no room', 'QuotaExceededError')"
+        visit.context.add_init_script(f"Storage.prototype.setItem = () => {{ throw {problem} }}")
         assert answer_of_storage(visit, addresses["file"]) == "QuotaExceededError"
         assert_page_works(visit, addresses["file"], rare_word)
 
@@ -325,7 +304,8 @@ def assert_page_works(visit, address, rare_word):
     page.locator(f"#search-results a[href*='{name}.html']").first.click()
     page.wait_for_url(f"**/{name}.html*")
     page.set_viewport_size({"width": 375, "height": 800})
-    seen = f"document.querySelector(`[id^=pst-primary-sidebar] a[href$='{DOCUMENTS[1].split('/')[-1]}.html']`).getBoundingClientRect().left >= 0"
+    entry = f"[id^=pst-primary-sidebar] a[href$='{PAGES[1].split('/')[-1]}']"
+    seen = f"document.querySelector(`{entry}`).getBoundingClientRect().left >= 0"
     assert not page.evaluate(seen)
     page.locator("button.primary-toggle:visible").click()
     page.wait_for_function(seen)
@@ -371,7 +351,8 @@ def test_a_dark_page_is_printed_dark_on_white_and_unfolded(browser, addresses, n
 
         page.evaluate(f"addEventListener('beforeprint', () => window.printed = ({ON_PAPER})())")
         page.pdf()
-        assert page.evaluate("window.printed[0]") == "light" and page.evaluate("window.printed[1]").count(True) == len(opened)
+        theme, printed = page.evaluate("window.printed")
+        assert theme == "light" and printed.count(True) == len(opened)
         assert page.evaluate(ON_PAPER) == before
         assert visit.troubles == []
 
