@@ -2,11 +2,13 @@
 # Both do their own set-up in .venv and are cheap to run again. PYTHON chooses the interpreter.
 
 PYTHON ?= python3
+OLDEST_PYTHON ?= python3.11
 PORT ?= 8000
 NAME ?=
 UPGRADE ?=
 
 VENV := .venv
+CONSTRAINTS := constraints.txt
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet --no-user
 HTML := _build/html
@@ -30,7 +32,10 @@ NUMERIC := --ignore=tests/site --ignore=tests/test_packaging.py --ignore=tests/t
 	--ignore=tests/test_notebooks_clean.py --ignore=tests/test_prose_numbers.py --ignore=tests/test_claims_file.py \
 	--ignore=tests/test_guard.py --ignore=tests/test_house.py
 
-.PHONY: help book serve test test-all test-matrix lab notebooks record bench colab pins clean
+COMPILE := uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-package normlab \
+	--custom-compile-command "make pins"
+
+.PHONY: help book serve test test-all test-matrix test-oldest lab notebooks record bench colab pins clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -77,13 +82,27 @@ test-matrix: $(TEST_READY)  ## run notebooks and numeric tests with 1 and 2 thre
 	done; done; \
 	[ -z "$$failed" ] || { echo "failed (threads/instruction set):$$failed" >&2; exit 1; }
 
+test-oldest:  ## run tests and notebooks with the oldest versions that are allowed, in .venv-oldest (Python 3.11)
+	@command -v "$(OLDEST_PYTHON)" >/dev/null || \
+		{ echo "Python 3.11 is missing: there is no '$(OLDEST_PYTHON)' here; name one with: make test-oldest OLDEST_PYTHON=…" >&2; exit 1; }
+	@$(MAKE) --no-print-directory oldest VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt PYTHON="$(OLDEST_PYTHON)"
+
+.PHONY: oldest
+# A cell must not raise; its outputs may differ from the committed ones. Types, pages and copies are those of the pins.
+oldest: $(TEST_READY)
+	$(PY) -m pytest -rs --durations=10 -n auto --nbval-lax \
+		--ignore=tests/site --ignore=tests/test_types.py --ignore=tests/test_standalone.py
+
 colab: $(BOOK_READY)  ## write the standalone copies of the notebooks to _build/colab
 	$(PY) tools/standalone.py _build/colab
 	@echo "To offer them in Colab, commit these files to the top of a branch 'colab' at the origin."
 
-pins:  ## resolve requirements.txt into constraints.txt (needs uv; UPGRADE=--upgrade moves all versions)
-	uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-package normlab $(UPGRADE) \
-		--custom-compile-command "make pins" requirements.txt -o constraints.txt
+pins:  ## resolve requirements.txt into constraints.txt and …-oldest.txt (needs uv; UPGRADE=--upgrade moves all)
+	$(COMPILE) $(UPGRADE) requirements.txt -o constraints.txt
+	@mkdir -p _build
+	$(COMPILE) --no-deps --all-extras --resolution lowest-direct pyproject.toml -o _build/lowest.txt
+	cp constraints.txt constraints-oldest.txt  # whatever fits stays as it is there
+	$(COMPILE) requirements.txt -c _build/lowest.txt -o constraints-oldest.txt
 
 clean:  ## remove what was built (.venv stays)
 	rm -rf _build .pytest_cache
@@ -101,21 +120,21 @@ $(VENV_READY):
 	@"$(PYTHON)" -m venv $(VENV)
 	@touch $@
 
-$(BOOK_READY): requirements-book.txt constraints.txt | $(VENV_READY)
+$(BOOK_READY): requirements-book.txt $(CONSTRAINTS) | $(VENV_READY)
 	@echo "Installing what the book needs"
-	@$(PIP) -r requirements-book.txt -c constraints.txt
+	@$(PIP) -r requirements-book.txt -c $(CONSTRAINTS)
 	@touch $@
 
 # The CPU build of torch is a tenth of the default one on Linux. It comes from an index of its own, which may
 # be out of reach: asked once, for at most five seconds, and never named in a requirements file. --no-deps: that
 # index lags behind with everything else, so torch's dependencies come with the requirements below.
-$(TEST_READY): requirements.txt requirements-book.txt pyproject.toml constraints.txt | $(BOOK_READY)
+$(TEST_READY): requirements.txt requirements-book.txt pyproject.toml $(CONSTRAINTS) | $(BOOK_READY)
 	@echo "Installing torch, Jupyter and the tests (once; some minutes)"
 	@$(PY) -c 'import torch' 2>/dev/null || nvidia-smi -L >/dev/null 2>&1 || \
 		! $(PY) -c 'import signal, urllib.request as web; signal.alarm(5); web.urlopen("$(TORCH_CPU_INDEX)/torch/")' 2>/dev/null || \
-		$(PIP) torch -c constraints.txt --no-deps --index-url $(TORCH_CPU_INDEX) || \
+		$(PIP) torch -c $(CONSTRAINTS) --no-deps --index-url $(TORCH_CPU_INDEX) || \
 		echo "torch's CPU index failed; taking the default one"
-	@$(PIP) -r requirements.txt -c constraints.txt
+	@$(PIP) -r requirements.txt -c $(CONSTRAINTS)
 	@touch $@
 
 $(SOURCES_SEEN): $(SOURCES)

@@ -304,23 +304,6 @@ def test_a_row_that_sees_nothing_is_zero_with_finite_gradients(options, training
     assert torch.equal(x.grad[1], torch.zeros_like(x.grad[1]))
 
 
-@pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="describes torch 2.13")
-def test_what_torch_does_with_a_row_that_sees_nothing():
-    """The fused path of nn.TransformerEncoder gives NaN, the other one finite numbers."""
-    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-    encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
-    x, hidden = normal(2, 3, 8, dtype=torch.float32), torch.tensor([[False, False, True], [True, True, True]])
-    before = torch.backends.mha.get_fastpath_enabled()
-    try:
-        with torch.no_grad():
-            torch.backends.mha.set_fastpath_enabled(True)
-            assert encoder(x, src_key_padding_mask=hidden)[1].isnan().all()
-            torch.backends.mha.set_fastpath_enabled(False)
-            assert encoder(x, src_key_padding_mask=hidden).isfinite().all()
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
-
-
 # --- rotary positions ------------------------------------------------------------------------------------------------
 
 

@@ -314,7 +314,6 @@ def test_rms_norm_saves_input_gain_and_one_number_per_token(dtype, shape):
     expected = (x.numel() + weight.numel()) * dtype.itemsize + x.numel() // shape[-1] * number
     assert saved_bytes(lambda: fast.rms_norm(x, weight)) == expected
     assert saved_bytes(lambda: fast.rms_norm(x)) == expected - weight.numel() * dtype.itemsize
-    assert saved_bytes(lambda: F.rms_norm(x, shape[-1:], weight, 1e-6)) > 1.9 * expected  # what it saves us
 
 
 def test_layer_norm_saves_two_numbers_per_token():
@@ -457,7 +456,7 @@ def test_third_derivatives_in_reverse(layer):
 
 @each_layer
 def test_function_transforms(layer):
-    """vmap, jvp, jacrev, jacfwd, and forward mode nested three times; torch's own LayerNorm gets the last one wrong."""
+    """vmap, jvp, jacrev, jacfwd, and forward mode nested three times, which the fused kernels would get wrong."""
     x, tangent = normal(3, 5, seed=82, mean=0.4), normal(3, 5, seed=83)
     other = plain(layer)
 
@@ -654,7 +653,7 @@ def test_partial_rms_norm_is_left_to_the_reference():
 
 @pytest.mark.parametrize("given", [(None, True), (True, None), (None, None), (True, True)], ids=str)
 def test_gradients_of_the_parameters_that_there_are(given):
-    """Twice as well: torch's own gives None for a bias without a weight."""
+    """Twice as well, where the fused kernel gives none for a bias without a weight."""
     tensors = [None if g is None else normal(5, seed=92 + i).requires_grad_() for i, g in enumerate(given)]
     x = normal(3, 5, seed=94).requires_grad_()
     wanted = [t for t in (x, *tensors) if t is not None]

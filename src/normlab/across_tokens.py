@@ -6,7 +6,7 @@ nothing but 0 and 1, and that a batch has the two real tokens that a variance ne
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 import torch
@@ -125,14 +125,15 @@ def group_norm(
     check(x, eps, weight=weight, bias=bias)
     if groups < 1 or x.shape[-1] % groups:
         raise ValueError(f"groups must divide the {x.shape[-1]} features of x, got groups={groups}")
-    if GroupOver(over) is GroupOver.FEATURES:
+    over = over if isinstance(over, GroupOver) else GroupOver(over)  # torch 2.6 compiles no such call
+    if over is GroupOver.FEATURES:
         scores, _ = normalize(grouped(widen(x), groups), eps, center=True)
         return affine(scores.flatten(-2), weight, bias).to(x.dtype)
     if x.dim() < 2:
         raise ValueError(f"over tokens x must have shape [batch, ..., features], got {tuple(x.shape)}")
     real = None if mask is None else check_mask("mask", mask, x.shape[:-1])
-    padding = None if real is None else ~real[:, None].flatten(1)[..., None]  # [B, tokens, 1]
-    tokens = _zero(widen(x)[:, None].flatten(1, -2), padding)  # [B, tokens, d]
+    padding = None if real is None else ~real.unsqueeze(1).flatten(1).unsqueeze(-1)  # [B, tokens, 1]
+    tokens = _zero(widen(x).unsqueeze(1).flatten(1, -2), padding)  # [B, tokens, d]
     inner = None if padding is None else padding[..., None]
     scores = _scores(grouped(tokens, groups), eps, center=True, axes=(1, -1), padding=inner)
     return _zero(affine(scores.flatten(-2), weight, bias), padding).to(x.dtype).reshape(x.shape)
@@ -288,7 +289,8 @@ def _batch(x: Tensor, mask: Tensor | None, requirement: str) -> _Tokens:
     tokens = _tokens(x, mask)
     if tokens.padding is not None:
         few = torch.as_tensor(tokens.count) < 2
-        return replace(tokens, rows=tokens.rows.masked_fill(few, float("nan")), padding=tokens.padding & ~few)
+        rows = tokens.rows.masked_fill(few, float("nan"))
+        return _Tokens(rows, tokens.count, tokens.padding & ~few, tokens.back)
     if tokens.count < 2:
         raise ValueError(f"{requirement}, got {tokens.count} in {tuple(x.shape)}")
     return tokens

@@ -231,7 +231,7 @@ class SelfAttention(nn.Module):
         q, k, v = place(q, self.query_norm), place(k, self.key_norm), self._norm(self.value_norm, v, attention_mask)
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         group = self.heads // self.kv_heads
-        if group > 1:  # torch's own grouping needs torch 2.5
+        if group > 1:
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
         return q, k, v
 

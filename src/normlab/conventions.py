@@ -72,7 +72,7 @@ def choose_convention(convention: Convention | str, known: tuple[Convention, ...
         given = convention.value if isinstance(convention, Convention) else convention
         names = ", ".join(c.value for c in known)
         raise ValueError(f"convention {given!r} is not known for {kind}; known: {names}")
-    return Convention(convention)
+    return convention if isinstance(convention, Convention) else Convention(convention)  # torch 2.6 compiles no such call
 
 
 def check_absent(convention: Convention, weight: Tensor | None, bias: Tensor | None) -> None:

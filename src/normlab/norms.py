@@ -151,7 +151,7 @@ class BatchNorm(nn.Module):
     @torch.no_grad()
     def _track(self, x: Tensor, mask: Tensor | None) -> None:
         batch = functional.batch_moments(x, mask)
-        self.num_batches_tracked += 1
+        self.num_batches_tracked.add_(1)
         batches = self.num_batches_tracked.to(_wide(self.running_mean))
         share = 1 / batches if self.momentum is None else self.momentum
         _move(self.running_mean, batch.mean, share)
@@ -256,13 +256,14 @@ class PowerNorm(nn.Module):
         y = functional.power_norm(
             x, weight, bias, eps, mask=mask, phi=used, nu=self.running_nu, backward_decay=self.alpha_bkw
         )
-        self._track(batch, x.numel() > 0 if mask is None else mask.any())
+        if x.numel():
+            self._track(batch, True if mask is None else mask.any())
         return y
 
     @torch.no_grad()
     def _track(self, batch: Tensor, seen: Tensor | bool) -> None:
         """Take in the mean square of a batch, unless it had no real token."""
-        self.num_batches_tracked += seen
+        self.num_batches_tracked.add_(seen)
         step = self.num_batches_tracked.to(_wide(self.running_phi))
         share = torch.where(step <= self.warmup, 1 / step.clamp(min=1), 1 - self.alpha_fwd)
         _move(self.running_phi, batch, share * seen)
