@@ -1,0 +1,77 @@
+"""What an exercise answers: not answered yet, right, or by how much it is off. Plain Python at import, no torch."""
+
+import math
+import numbers
+
+NOT_YET = "not answered yet"
+
+
+def check(answer, expected, rtol: float = 1e-6, atol: float = 1e-9) -> bool:
+    """Print whether ``answer`` is ``expected``, without giving it away; True where it is.
+
+    Args:
+        answer: a number, a text, a tensor, or a list, tuple or dictionary of them. ``...`` or None, as a blank starter
+            cell leaves them, is "not answered yet".
+        expected: the right one.
+        rtol, atol: numbers and entries of tensors may be off by ``atol + rtol · |expected|``.
+
+    Raises:
+        ValueError: a negative tolerance, or nothing is expected.
+    """
+    if rtol < 0 or atol < 0:
+        raise ValueError(f"tolerances must not be negative, got rtol={rtol}, atol={atol}")
+    if _blank(expected):
+        raise ValueError(f"expected must be an answer, got {expected!r}")
+    fault = NOT_YET if _blank(answer) else _fault(answer, expected, rtol, atol)
+    print("right" if fault is None else fault)
+    return fault is None
+
+
+def _blank(answer) -> bool:
+    if isinstance(answer, dict):
+        answer = list(answer.values())
+    return answer is None or answer is ... or (isinstance(answer, (list, tuple)) and any(map(_blank, answer)))
+
+
+def _fault(answer, expected, rtol: float, atol: float) -> str | None:
+    """What is wrong, in one line; None for a right answer."""
+    if isinstance(expected, (str, bool)):
+        if type(answer) is not type(expected):
+            return f"not yet: a {type(expected).__name__} is asked for, got {answer!r}"
+        return None if answer == expected else "not yet"
+    if isinstance(expected, (list, tuple, dict)):
+        return _fault_of_several(answer, expected, rtol, atol)
+    if isinstance(expected, numbers.Real):
+        answer = answer.item() if getattr(answer, "shape", None) == () else answer
+        if isinstance(answer, bool) or not isinstance(answer, numbers.Real):
+            return f"not yet: a number is asked for, got {type(answer).__name__}"
+        if math.isclose(answer, expected, rel_tol=rtol, abs_tol=atol):
+            return None
+        if not math.isfinite(answer) or not math.isfinite(expected) or expected == 0:
+            return "not yet"
+        return f"not yet: off by {abs(answer / expected - 1):.0%}" if answer != 0 else "not yet: 0 is too small"
+    if not hasattr(answer, "shape"):
+        return f"not yet: a tensor is asked for, got {type(answer).__name__}"
+    if answer.shape != expected.shape:
+        return f"not yet: shape {list(expected.shape)} is asked for, got {list(answer.shape)}"
+    off = (answer.to(expected.dtype) - expected).abs()
+    if not bool(off.isfinite().all()):
+        return "not yet: NaN or infinite entries"
+    wrong = off > atol + rtol * expected.abs()
+    if not bool(wrong.any()):
+        return None
+    return f"not yet: {int(wrong.sum())} of {wrong.numel()} entries are off, the worst by {off.max().item():.1g}"
+
+
+def _fault_of_several(answer, expected, rtol: float, atol: float) -> str | None:
+    kind = dict if isinstance(expected, dict) else (list, tuple)
+    if not isinstance(answer, kind) or len(answer) != len(expected):
+        return f"not yet: {len(expected)} answers are asked for, got {answer!r}"
+    if kind is dict and answer.keys() != expected.keys():
+        return f"not yet: answers are asked for {', '.join(map(str, expected))}; got {', '.join(map(str, answer))}"
+    names = list(expected) if kind is dict else range(len(expected))
+    for place, name in enumerate(names, start=1):
+        fault = _fault(answer[name], expected[name], rtol, atol)
+        if fault is not None:
+            return f"{name if kind is dict else f'answer {place}'}: {fault}"
+    return None
