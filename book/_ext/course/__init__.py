@@ -9,6 +9,7 @@ api            the directive ``{api}``: the package's reference, from its docstr
 claims         the claims file, the role ``{claim}``, the directive ``{claims-ledger}``
 search         a search that finds numbers and symbols
 sources        what a claim's sources are called on the pages
+moved          old addresses that keep working
 storage        pages that work where the browser keeps no site data
 house          the directive ``{house}``: a picture of the package, from its imports
 tools          the repository's tools, loaded from their files
@@ -21,7 +22,7 @@ It needs neither torch nor the package ``normlab``.
 import hashlib
 from pathlib import Path
 
-from . import api, buttons, claims, house, mathematics, offline, outputs, search, storage
+from . import api, buttons, claims, house, mathematics, moved, offline, outputs, search, storage
 
 
 def _fingerprint(root: Path) -> str:
@@ -55,6 +56,6 @@ def setup(app):
     app.connect("config-inited", _on_config)
     app.add_config_value("course_copyright", "", "html")
     app.connect("config-inited", _keep_the_year, priority=900)  # after Sphinx's own, at 800
-    for part in (api, buttons, claims, house, mathematics, offline, outputs, search, storage):
+    for part in (api, buttons, claims, house, mathematics, moved, offline, outputs, search, storage):
         part.setup(app)
     return {"version": "1.0", "parallel_read_safe": False, "parallel_write_safe": False}

@@ -1,0 +1,49 @@
+"""Old addresses keep working: a fragment that has moved to another page leads there.
+
+A server never sees the part of an address behind #, so a script on the old page looks it up. Sections and claims that
+stand on a page of ``TO`` under their old name are found by themselves; ``RENAMED`` holds the others.
+"""
+
+import json
+
+from docutils import nodes
+
+TO = {"notebooks/05_placement": ["notebooks/07_why_post_ln_is_hard", "notebooks/08_roads_after"]}
+RENAMED = {"notebooks/05_placement": {}}  # old fragment: (page, fragment)
+
+SCRIPT = """<script id="moved" type="application/json">%s</script>
+<script>
+(() => {
+  const moved = JSON.parse(document.getElementById("moved").textContent);
+  const follow = () => {
+    const place = moved[decodeURIComponent(location.hash.slice(1))];
+    if (place) location.replace(place);
+  };
+  addEventListener("hashchange", follow);
+  follow();
+})();
+</script>
+"""
+
+
+def _anchors(app, page: str) -> set[str]:
+    return {name for node in app.env.get_doctree(page).findall(nodes.Element) for name in node.get("ids", ())}
+
+
+def moved(app, page: str) -> dict[str, tuple[str, str]]:
+    """For each fragment that left ``page``: the page and the fragment where it stands now."""
+    here = _anchors(app, page)
+    found = {name: (there, name) for there in reversed(TO[page]) for name in _anchors(app, there)}
+    return {old: new for old, new in {**found, **RENAMED[page]}.items() if old not in here}
+
+
+def _lead_on(app, pagename, templatename, context, doctree):
+    if pagename not in TO or not set(TO[pagename]) <= app.env.found_docs:
+        return
+    uri = app.builder.get_relative_uri
+    places = {old: f"{uri(pagename, page)}#{new}" for old, (page, new) in sorted(moved(app, pagename).items())}
+    context["body"] += SCRIPT % json.dumps(places, ensure_ascii=True).replace("</", "<\\/")
+
+
+def setup(app):
+    app.connect("html-page-context", _lead_on)

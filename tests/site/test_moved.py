@@ -1,0 +1,47 @@
+"""Addresses that were given away keep working: chapter 5 was divided, and its old fragments lead to their new places."""
+
+import json
+
+import pytest
+from pages import parsed
+
+OLD = {
+    "notebooks/05_placement": """
+        two-lines-one-pair-of-brackets gradients-at-initialization-two-readings-of-1-l what-does-vanish-in-post-ln
+        warm-up-who-trains-where what-the-map-says-about-pre-ln-and-ways-out-for-post-ln four-accounts-of-warm-up
+        why-is-post-ln-hard suspect-one-large-gradients-near-the-output suspect-two-an-output-that-overreacts
+        suspect-three-the-norms-shut the-final-norm-at-initialization and-trained the-price-of-pre-at-initialization
+        turn-the-knob-yourself after-training roads-after-pre-and-post what-1000-layers-means
+        the-output-norm-that-needs-a-partner qk-norm-a-bound-that-no-weight-can-break who-ends-lower
+        qk-norm-and-logit-growth-at-high-learning-rates what-real-models-do in-the-interview traps
+        exercise-3-which-half-must-shrink exercise-4-a-bound-of-your-choice what-this-chapter-settled
+        claim-post-norms-shut claim-adam-first-step claim-roads-quality claim-qk-norm-bound claim-identity-path
+    """.split()
+}
+
+
+def anchors(page) -> set[str]:
+    return {element["id"] for element in page.find_all(id=True)}
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_every_old_fragment_leads_somewhere(html, name):
+    page = parsed(html, name)
+    places = json.loads(page.find(id="moved").string)
+    for old in OLD[name]:
+        if old not in anchors(page):
+            there, _, fragment = places[old].partition("#")
+            assert fragment in anchors(parsed(html, "notebooks/" + there.removesuffix(".html"))), (old, places[old])
+    assert not set(places) & anchors(page)
+
+
+def test_the_browser_follows(html, browser):
+    page = browser.new_page()
+    for old, new in [
+        ("suspect-two-an-output-that-overreacts", "07_why_post_ln_is_hard.html"),
+        ("claim-roads-quality", "08_roads_after.html"),
+    ]:
+        page.goto(f"{html.as_uri()}/notebooks/05_placement.html#{old}")
+        page.wait_for_url(f"**/{new}#{old}", timeout=10_000)
+    page.goto(f"{html.as_uri()}/notebooks/05_placement.html#traps")
+    assert page.url.endswith("05_placement.html#traps")
