@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from pages import parsed
+from pages import identifiers, parsed
 
 OLD = {
     "notebooks/05_placement": """
@@ -20,19 +20,15 @@ OLD = {
 }
 
 
-def anchors(page) -> set[str]:
-    return {element["id"] for element in page.find_all(id=True)}
-
-
 @pytest.mark.parametrize("name", OLD)
 def test_every_old_fragment_leads_somewhere(html, name):
-    page = parsed(html, name)
-    places = json.loads(page.find(id="moved").string)
+    path = html / f"{name}.html"
+    places = json.loads(parsed(path).find(id="moved").string)
     for old in OLD[name]:
-        if old not in anchors(page):
+        if old not in identifiers(path):
             there, _, fragment = places[old].partition("#")
-            assert fragment in anchors(parsed(html, "notebooks/" + there.removesuffix(".html"))), (old, places[old])
-    assert not set(places) & anchors(page)
+            assert fragment in identifiers(path.parent / there), (old, places[old])
+    assert not set(places) & identifiers(path)
 
 
 def test_the_browser_follows(html, browser):
