@@ -74,7 +74,7 @@ def read_chapters(root: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
         page = path.relative_to(root).with_suffix("").as_posix()
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
-        titles[page] = re.search(r"^# ([^:?\n]+)", text, re.MULTILINE)[1].strip()
+        titles[page] = _typeset(re.search(r"^# ([^:?\n]+)", text, re.MULTILINE)[1].strip())
         for name in dict.fromkeys(re.findall(r"\{claim\}`([^`]+)`", text)):
             named.setdefault(name, []).append(page)
     return titles, named
