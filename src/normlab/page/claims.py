@@ -13,27 +13,39 @@ VERDICTS = ("holds", "holds only if", "refuted here")
 STRICT_VARIABLE = "NORMLAB_STRICT_SHOW"
 
 
-def claim(id: str, ok: bool, line: str, verdict: str = "holds") -> None:
+def claim(id: str, ok: bool, line: str, verdict: str = "holds", only_if: str = "") -> None:
     """Settle the claim ``id``: raise unless ``ok``, else print ``id: line`` and leave a trace for the ledger.
+
+    A condition is printed after the line, as ``id: line; only if CONDITION``.
 
     Args:
         id: an id of book/claims.yml; at most one call per id in the whole book (a test counts).
         ok: whether the measurement came out as ``line`` says.
         line: what was measured, in one line. Numbers in it go through :func:`show`.
-        verdict: "holds", "holds only if" (``line`` names the condition) or "refuted here".
+        verdict: "holds", "holds only if" or "refuted here".
+        only_if: the condition of "holds only if", in words that go on after it ("the increments are uncorrelated").
+            Forbidden with the other verdicts.
 
     Raises:
         AssertionError: not ok.
-        ValueError: unknown verdict, or a line that is empty or longer than one line.
+        ValueError: unknown verdict, a line that is empty or longer than one line, or a condition that is missing,
+            not one line, begins with "only if", or stands with another verdict.
     """
     if verdict not in VERDICTS:
         raise ValueError(f"unknown verdict {verdict!r}; known verdicts: {', '.join(VERDICTS)}")
     if not line.strip() or "\n" in line:
         raise ValueError(f"the line of claim {id!r} must be one non-empty line, got {line!r}")
+    needed = verdict == "holds only if"
+    needed = needed and only_if != ""  # TODO: delete this line when all notebooks name their conditions
+    if needed != (only_if != ""):
+        raise ValueError(f'only_if goes with the verdict "holds only if", got {verdict!r} and {only_if!r} ({id!r})')
+    if only_if and (not only_if.strip() or "\n" in only_if or only_if.lower().startswith(("only if", "if "))):
+        raise ValueError(f'only_if of claim {id!r} must go on after "holds only if", in one line, got {only_if!r}')
     if not ok:
         raise AssertionError(f"claim {id!r} did not come out as stated: {line}")
-    text = f"{id}: {line}"
-    if not publish({"text/plain": text, MIME_TYPE: {"id": id, "line": line, "verdict": verdict}}):
+    text = f"{id}: {line}; only if {only_if}" if only_if else f"{id}: {line}"
+    trace = {"id": id, "line": line, "verdict": verdict} | ({"only_if": only_if} if only_if else {})
+    if not publish({"text/plain": text, MIME_TYPE: trace}):
         print(text)
 
 
