@@ -22,7 +22,7 @@ def pinned_input(ax: Axes, stream: Sequence[float], inputs: Sequence[float]) -> 
     ax.plot(n, inputs, color=BLUE)
     drawing.label(ax, "residual stream", (n[middle], stream[middle]), ORANGE, (-12, 6), ha="right")
     drawing.label(ax, "sublayer input", (n[middle], inputs[middle]), BLUE, (0, -16))
-    ax.set(title="The norm pins the input; the trunk keeps growing", xlabel="sublayer", ylabel="size (rms)")
+    ax.set(title="The norm pins the input; the stream keeps growing", xlabel="sublayer", ylabel="size (rms)")
     ax.set_ylim(0, None)
 
 
@@ -80,7 +80,7 @@ def trained_stream(axes: Sequence[Axes], live: dict, seeds: dict[str, Sequence[S
     for when, color, label in (("before", BLUE, "at initialization"), ("after", ORANGE, "trained")):
         left.plot(torch.tensor(seeds[when]).T, color=color, **SEEDS)
         left.plot(live[when]["stream"], color=color, label=label)
-    left.set(title="Trained, the trunk grows …", xlabel="sublayer", ylabel="stream size (rms)", ylim=(0, None))
+    left.set(title="Trained, the stream grows …", xlabel="sublayer", ylabel="stream size (rms)", ylim=(0, None))
     left.legend()
     after = live["after"]
     n = range(1, len(after["input"]) + 1)
@@ -106,12 +106,12 @@ def where_growth_came_from(ax: Axes, title: str, increments: Sequence, twice_cov
     ax.legend(loc="upper left")
 
 
-def three_trunks(ax: Axes, streams: dict[str, Sequence[Sequence[float]]]) -> None:
+def three_streams(ax: Axes, streams: dict[str, Sequence[Sequence[float]]]) -> None:
     """Stream size after training, {label: [seeds][sublayers + 1]}."""
     for (label, runs), color in zip(streams.items(), (ORANGE, GREEN, BLUE)):
         sizes = torch.tensor(runs).T
         ax.plot(sizes, color=color, **SEEDS)
         ax.plot(sizes.mean(1), color=color, label=label)
-    ax.set(title="Same task, same size: three different trunks", xlabel="sublayer", ylabel="stream size (rms)")
+    ax.set(title="Same task, same size: three different streams", xlabel="sublayer", ylabel="stream size (rms)")
     ax.set_ylim(0, None)
     ax.legend()
