@@ -5,12 +5,14 @@ from collections import Counter
 
 import pytest
 import yaml
-from pages import NOTEBOOKS, ROOT, outputs, parsed
+from pages import NOTEBOOKS, ROOT, notebook, outputs, parsed
 
 MIME = "application/vnd.normlab.claim+json"
 CLAIMS = {c["id"]: c for c in yaml.safe_load((ROOT / "book" / "claims.yml").read_text(encoding="utf-8"))}
+for c in (c for c in CLAIMS.values() if "conditions" in c): c["limits"] = c.pop("conditions")  # until limits is the name
 FOUND = [(name, o["data"][MIME]) for name in NOTEBOOKS for o in outputs(name) if MIME in o["data"]]
 SETTLED = {found["id"]: (name, found) for name, found in FOUND}
+READ = {"paper": "read in the paper itself", "abstract": "read in the abstract only", "second hand": "read second hand"}
 VERDICTS = ("holds", "holds only if", "refuted here", "reported", "opinion", "not yet checked")
 
 
@@ -65,7 +67,48 @@ def test_a_reported_claim_names_who_reports_it_and_the_setting(ledger):
         works = [source for source in CLAIMS[name]["source"] if not source.startswith("00") and source != "course"]
         cited = card.select_one(".claim-result").select("a[href*='bibliography.html#']")
         assert len(cited) == len(works) > 0, name
-        assert "Setting and limits" in card.text, name
+        assert f"Setting: {CLAIMS[name]['setting']}" in plain(card.text), name
+        read = CLAIMS[name]["read"]
+        said = re.findall("|".join(READ.values()), card.select_one(".claim-result").text)
+        assert said == ([READ[read]] if isinstance(read, str) else [READ[how] for how in read.values()]), name
+
+
+def test_limits_stand_on_the_card_and_fold_in_the_box(ledger, html):
+    for name, claim in CLAIMS.items():
+        notes = plain(" ".join(note.text for note in ledger.find(id=f"ledger-{name}").select(".claim-note")))
+        assert (f"Limits: {plain(claim['limits'])}" in notes) if claim["limits"] else "Limits:" not in notes, name
+    for page, found in FOUND:
+        box = parsed(html / f"{page}.html").find(id=f"claim-{found['id']}")
+        folded = box.select("details")
+        limits = CLAIMS[found["id"]]["limits"]
+        assert len(folded) == bool(limits)
+        if limits:
+            assert not folded[0].has_attr("open") and plain(limits) in plain(folded[0].text)
+            assert folded[0].find("a")["href"] == f"../book/claims.html#ledger-{found['id']}"
+
+
+def test_without_the_script_the_page_is_a_plain_list(ledger):
+    assert ledger.select_one("form.claim-filter").has_attr("hidden")
+    assert not [card["id"] for card in ledger.select(".claim-card, .claim-group") if card.has_attr("hidden")]
+    assert not ledger.select(".is-covered, .claim-reveal")
+
+
+def test_a_card_names_its_chapter(ledger):
+    """The one that settles the claim, else those whose text names it."""
+    pages = {option["value"]: option.text for option in ledger.select("select[name=chapter] option[value^=in-]")}
+    assert len(pages) == len(NOTEBOOKS)
+    of_chapter = {name: "in-" + name.split("_", 1)[1].replace("_", "-") for name in NOTEBOOKS}
+    assert {*of_chapter.values()} == {*pages}
+    for name in CLAIMS:
+        shown = {c for c in ledger.find(id=f"ledger-{name}")["class"] if c.startswith("in-")}
+        if name in SETTLED:
+            assert shown == {of_chapter[SETTLED[name][0]]}, name
+        else:
+            assert shown == {of_chapter[page] for page in NOTEBOOKS if f"{{claim}}`{name}`" in prose_of(page)}, name
+
+
+def prose_of(page: str) -> str:
+    return "\n".join("".join(cell["source"]) for cell in notebook(page)["cells"] if cell["cell_type"] == "markdown")
 
 
 def test_sources_are_words_and_not_codes(ledger):
@@ -76,7 +119,7 @@ def test_sources_are_words_and_not_codes(ledger):
 
 def test_counts_are_right(ledger):
     shown = {}
-    for label in ledger.select(".claim-filter label"):
+    for label in ledger.select(".claim-filter fieldset label"):
         name, count = label.text.strip().rsplit(" ", 1)
         shown[name] = int(count)
     counts = Counter(map(verdict, CLAIMS))
@@ -93,11 +136,10 @@ def test_each_claim_has_a_box_under_the_cell_that_settles_it(html):
         assert box.select_one("a.claim-id")["href"] == f"../book/claims.html#ledger-{found['id']}"
 
 
-def test_a_box_says_under_which_condition(html):
-    conditional = [(page, found) for page, found in FOUND if found["verdict"] == "holds only if"]
-    assert conditional
-    for page, found in conditional:
+def test_a_box_and_a_card_say_under_which_condition(ledger, html):
+    for page, found in FOUND:
         box = parsed(html / f"{page}.html").find(id=f"claim-{found['id']}")
-        shown = box.select_one(".claim-only-if, .claim-note")
-        expected = found.get("only_if") or CLAIMS[found["id"]]["conditions"]
-        assert plain(expected) in plain(shown.text), found["id"]
+        for place in (box, ledger.find(id=f"ledger-{found['id']}")):
+            head = plain(" ".join(place.select_one(".claim-head").text.split()))
+            assert head.startswith(plain(f"{found['verdict']} {found.get('only_if', '')}".strip()))
+            assert len(place.select(".claim-only-if")) == ("only_if" in found)
