@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from normlab.config import Activation, MLPKind, Positions, TransformerConfig
+from normlab.norms import NormKind
+from normlab.placement import Placement
 from normlab.transformer import Block
 
 Weights = dict[str, Tensor]
@@ -78,6 +80,18 @@ def from_llama(layer: nn.Module) -> Weights:
     names |= {f"mlp.{name}_proj": name for name in ("gate", "up", "down")}
     names |= {"input_layernorm": "norm1", "post_attention_layernorm": "norm2"}
     return {f"{new}.weight": layer.state_dict()[f"{old}.weight"] for old, new in names.items()}
+
+
+def draw(*shape: int, seed: int = 5) -> Tensor:
+    """Normal numbers in float64, the same on every machine."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def of_normlab(placement: Placement | str) -> Block:
+    """This package's block as GPT-2's is: LayerNorm, exact GELU, biases everywhere; width 32, 2 heads, float64."""
+    options = {"norm": NormKind.LAYERNORM, "attention_bias": True, "mlp_bias": True}
+    config = TransformerConfig(8, 8, layers=1, width=WIDTH, heads=HEADS, placement=placement, **options)  # type: ignore[arg-type]
+    return Block(config).double()
 
 
 @torch.no_grad()
