@@ -68,6 +68,12 @@ def test_pullback_past_the_sublayers():
     torch.testing.assert_close(init.pullback(post, x, g, detach=True), torch.autograd.grad(first.norm(a), a, back)[0])
 
 
+@pytest.mark.parametrize("v, alpha", [(0.0, 1.0), (0.5, 1.0), (1.0, 2.0)])
+def test_arriving_is_one_factor_per_norm(v, alpha):
+    factor = alpha / (alpha**2 + v) ** 0.5
+    assert init.arriving(v, alpha, norms=8) == pytest.approx(factor**8, rel=0.02)
+
+
 def test_a_norm_behind_an_uncorrelated_increment_divides_by_its_spread():
     # the factor 1/√(1 + v) of Post-Norm, with an increment exactly uncorrelated with the stream
     v, x, r = 0.7, normal(1, 1, 4096), normal(1, 1, 4096, seed=1)

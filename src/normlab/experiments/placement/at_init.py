@@ -94,6 +94,23 @@ def pullback(model: Transformer, x: Tensor, slope: Tensor, detach: bool = False)
         return torch.autograd.grad(run(model, x), x, slope)[0]
 
 
+def arriving(v: float, alpha: float = 1.0, norms: int = 24, width: int = 1024) -> float:
+    """Share of a gradient that comes back through ``norms`` sublayers N(alpha x + r), past all branches.
+
+    The increments r have variance v, are drawn without regard to the stream x, and stand still for the gradient.
+    A blank (``...``) in an exercise stays a blank.
+    """
+    if ... in (v, alpha):
+        return ...  # type: ignore[return-value]
+    generator = torch.Generator().manual_seed(1)
+    draw = lambda: torch.randn(64, width, generator=generator, dtype=torch.float64)
+    start, slope = draw().requires_grad_(), draw()
+    y = start
+    for _ in range(norms):
+        y = nn.functional.layer_norm(alpha * y + v**0.5 * draw(), (width,))
+    return (torch.autograd.grad(y, start, slope)[0].norm() / slope.norm()).item()
+
+
 def increment_variances(model: Transformer, ids: Tensor) -> list[float]:
     """Variance of every sublayer's increment relative to the stream's before it."""
     return [probes.variance(r.increment) / probes.variance(r.stream) for r in probes.readings(model, ids)]
