@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten
 from normlab import device, fast, functional, optimizers, probes, training
 from normlab.attention import SelfAttention
 from normlab.conventions import Convention
-from normlab.experiments import small_models
+from normlab.experiments import small_models, tiny_transformers
 from normlab.norms import Identity, LayerNorm, NormKind, RMSNorm, ScaleNorm
 from normlab.placement import Placement
 from normlab.record import Recipe, grid
@@ -611,21 +611,8 @@ def conventions_of(norm: nn.Module, x: Tensor) -> list[Convention]:
 
 
 def tiny_models() -> dict[str, nn.Module]:
-    """Models of the transformers library with 2 blocks and random weights, by family; {} where it is missing."""
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            import transformers as hf
-    except ImportError:
-        return {}
-    shape = {"vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
-    shape |= {"num_attention_heads": 2, "num_key_value_heads": 2}
-    ends = {"bos_token_id": 0, "eos_token_id": 0}
-    with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
-        return {
-            "GPT-2": hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=8, n_embd=16, n_layer=2, n_head=2, **ends)),
-            "Llama": hf.LlamaForCausalLM(hf.LlamaConfig(**shape, **ends)),
-            "Qwen 3": hf.Qwen3ForCausalLM(hf.Qwen3Config(**shape, **ends, head_dim=8)),
-        }
+    """Three families of the transformers library in miniature; {} where it is missing."""
+    return tiny_transformers.tiny_models(("GPT-2", "Llama", "Qwen 3"))
 
 
 # --- weight decay on gains ------------------------------------------------------------------------------------------
