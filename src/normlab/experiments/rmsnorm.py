@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from normlab import device, fast, functional, optimizers, probes, training
+from normlab import bench, device, fast, functional, optimizers, probes, training
 from normlab.attention import SelfAttention
 from normlab.conventions import Convention
 from normlab.experiments import small_models, tiny_transformers
@@ -533,28 +533,17 @@ def time_norms(repeat: int, tokens: int, width: int, rounds: int) -> dict:
     training = {"x.clone()": x.clone} | {name: partial(_both_passes, norm, leaf, grad) for name, norm in norms.items()}
     with device.single_thread():
         with torch.no_grad():
-            first = _best(forward, rounds)
-        second = _best(training, rounds)
+            first = bench.race(forward, rounds, clock=time.process_time)
+        second = bench.race(training, rounds, clock=time.process_time)
     return {
-        kind: {name: times[name] / times["x.clone()"] for name in norms}
-        for kind, times in {"forward": first, "training": second}.items()
+        kind: {name: race.best(name) / race.best("x.clone()") for name in norms}
+        for kind, race in {"forward": first, "training": second}.items()
     }
 
 
 def _both_passes(norm: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor) -> None:
     x.grad = None
     norm(x).backward(grad)
-
-
-def _best(calls: dict[str, Callable[[], object]], rounds: int, warmup: int = 3) -> dict[str, float]:
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(warmup + rounds):
-        for name, call in calls.items():
-            start = time.process_time()
-            call()
-            if turn >= warmup:
-                times[name].append(time.process_time() - start)
-    return {name: min(values) for name, values in times.items()}
 
 
 # --- what others measured and run -----------------------------------------------------------------------------------
