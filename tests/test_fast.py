@@ -136,6 +136,19 @@ def test_traps(name, dtype, trap, eps, recwarn):
 
 
 @each_norm
+@each_dtype
+@pytest.mark.parametrize("trap", traps(torch.float32))
+@pytest.mark.parametrize("eps", [0.0, 1e-6, 2.0])
+def test_traps_among_many_rows(name, dtype, trap, eps):
+    """The checks of a batch look at its extremes first, and at every row only where these leave a doubt."""
+    x = traps(dtype)[trap]
+    x = torch.cat([x.reshape(-1, x.shape[-1])] * 20)
+    for others in (x[:0], *(normal(5, x.shape[-1], seed=10, dtype=dtype, std=std) for std in (1, 1e3))):
+        for given in ((), parameters(name, x.shape[-1], dtype)):
+            assert_agree(name, torch.cat([x, others]), given, eps)
+
+
+@each_norm
 def test_a_bad_row_spoils_itself_only(name):
     for trap in ("NaN row", "one NaN", "infinite row"):
         x = traps(torch.float32)[trap]

@@ -83,7 +83,7 @@ class Block(nn.Module):
         block_input, normed = x, None
         for residual in self.residuals:
             if self.placement is Placement.PARALLEL and residual.norm is not None:
-                normed = residual.normalize(residual.norm, block_input, attention_mask)
+                normed = apply_norm(residual.norm, block_input, attention_mask, residual.norm_scale)
             x = residual(x, normed=normed, **context)
         return x
 
