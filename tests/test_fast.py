@@ -458,6 +458,23 @@ def third_directional(f, x, direction):
     return value.detach()
 
 
+@pytest.mark.parametrize("convention, gain", [("torch", None), ("nemotron", 0.0), ("bare", None)])
+def test_third_derivatives_of_conventions_that_run_the_kernel_of_torch(convention, gain):
+    x, direction = normal(3, 5, seed=80, mean=0.4), normal(3, 5, seed=81)
+    weight = None if gain is None else torch.full((5,), gain, dtype=x.dtype)
+    ours, theirs, right, torchs = (
+        third_directional(f, x, direction)
+        for f in (
+            lambda x: fast.layer_norm(x, weight, convention=convention),
+            lambda x: functional.layer_norm(x, weight, convention=convention),
+            functional.layer_norm,
+            lambda x: F.layer_norm(x, (5,)),
+        )
+    )
+    torch.testing.assert_close(ours, right, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(theirs, torchs, rtol=1e-9, atol=1e-9)
+
+
 @each_layer
 def test_third_derivatives_in_reverse(layer):
     x, direction = normal(3, 5, seed=80, mean=0.4), normal(3, 5, seed=81)

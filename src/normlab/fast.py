@@ -224,13 +224,13 @@ class _RMSNorm(torch.autograd.Function):
         blocks = _blocks(x, y, rate)
         if x.dtype is rate.dtype:
             for x_rows, y_rows, rate_rows in blocks:
-                rate_rows[:] = _scale(x_rows, _mean_square(x_rows), gain, eps, out=y_rows)[1]
+                rate_rows.copy_(_scale(x_rows, _mean_square(x_rows), gain, eps, out=y_rows)[1])
         else:
             buffer = torch.empty_like(blocks[0][0], dtype=rate.dtype)
             for x_rows, y_rows, rate_rows in blocks:
                 wide = buffer[: len(x_rows)].copy_(x_rows)
-                scaled, rate_rows[:] = _scale(wide, _mean_square(wide), gain, eps, out=wide)
-                y_rows.copy_(scaled)
+                rate_rows.copy_(_scale(wide, _mean_square(wide), gain, eps, out=wide)[1])
+                y_rows.copy_(wide)
         return y, rate
 
     @staticmethod
@@ -308,9 +308,9 @@ def _length(x: Tensor) -> Tensor:
     blocks, rest = divmod(x.shape[-1], block)
     if blocks < 2:
         return torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    body, tail = x.split([blocks * block, rest], dim=-1)
-    parts = torch.linalg.vector_norm(body.unflatten(-1, (blocks, block)), dim=-1)
-    if rest:
+    body, tail = x.split([blocks * block, rest], dim=-1) if rest else (x, None)
+    parts = torch.linalg.vector_norm(body.reshape(*x.shape[:-1], blocks, block), dim=-1)
+    if tail is not None:
         parts = torch.cat([parts, torch.linalg.vector_norm(tail, dim=-1, keepdim=True)], dim=-1)
     return _length(parts)
 

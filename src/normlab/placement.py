@@ -206,10 +206,10 @@ class Residual(nn.Module):
 
         ``normed`` [B, T, d] is for PARALLEL: the block input behind its norm. Without it, x goes through ``norm``.
         """
-        on_norms = {"mask": context.get("attention_mask"), "scale": self.norm_scale}
+        mask, scale = context.get("attention_mask"), self.norm_scale
         F = partial(self.sublayer, **context)
-        N = partial(apply_norm, self.norm, **on_norms)
-        O = partial(apply_norm, self.output_norm, **on_norms)
+        N = partial(apply_norm, self.norm, mask=mask, scale=scale)
+        O = partial(apply_norm, self.output_norm, mask=mask, scale=scale)
         match self.placement:
             case Placement.POST:
                 return post(x, F, N)
