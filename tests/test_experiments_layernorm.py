@@ -218,13 +218,6 @@ def test_nothing_cut_trains_as_the_norm_without_parameters_and_something_cut_doe
     assert all(abs(loss - plain) > 1e-5 for cut, loss in losses.items() if cut != "nothing")
 
 
-def test_corrected_interval():
-    first, second = [1.0, 2.0, 3.0, 4.0, 5.0], [1.2, 2.1, 3.4, 4.1, 5.2]  # differences 0.2 0.1 0.4 0.1 0.2
-    assert ln.corrected_interval(first, second, 1) == pytest.approx(record.paired_interval(first, second), rel=1e-4)
-    center, half = ln.corrected_interval(first, second, 5)  # 99 % each: 4.6041 with 4 degrees of freedom
-    assert (center, half) == pytest.approx((0.2, 4.6041 * 0.122474 / 5**0.5), rel=1e-4)
-
-
 def test_norms_without_parameters_learn_none_and_are_described():
     bare = ln.train_with_gains("none", seed=0, layers=1, width=8, steps=2)
     assert bare.final_norm.weight is None and set(ln.learned(bare)) == {"validation_loss"}

@@ -9,7 +9,7 @@ from draw import normal
 from torch import nn
 
 from normlab import data, training
-from normlab.experiments import small_models
+from normlab.experiments import small_models, tiny_transformers
 from normlab.optimizers import learning_rate
 
 
@@ -123,3 +123,29 @@ def test_model_fits_its_text_and_takes_options():
     assert both.config.context == 8
     with pytest.raises(ValueError, match="sandwich"):
         small_models.model(0, layers=1, width=16, placement="sandwich")
+
+
+# --- tiny models of transformers ------------------------------------------------------------------------------------
+
+
+def test_a_tiny_model_depends_on_its_seed_alone():
+    pytest.importorskip("transformers")
+    state = torch.random.get_rng_state()
+    first, again, other = (tiny_transformers.tiny_model("Llama", seed) for seed in (0, 0, 1))
+    together = tiny_transformers.tiny_models(["GPT-2", "Llama"])
+    assert torch.equal(torch.random.get_rng_state(), state)
+    for p, q, r, s in zip(*(m.parameters() for m in (first, again, together["Llama"], other))):
+        assert torch.equal(p, q) and torch.equal(p, r) and not torch.equal(p, s)
+
+
+@pytest.mark.parametrize("missing, found", [("transformers", {}), ("another", None)])
+def test_without_the_library_there_are_none(monkeypatch, missing, found):
+    def fail(*_):
+        raise ModuleNotFoundError(name=missing)
+
+    monkeypatch.setattr(tiny_transformers, "tiny_model", fail)
+    if found is None:  # a fault of the library is no missing library
+        with pytest.raises(ModuleNotFoundError):
+            tiny_transformers.tiny_models(["Llama"])
+    else:
+        assert tiny_transformers.tiny_models(["Llama"]) == found

@@ -136,6 +136,19 @@ def test_traps(name, dtype, trap, eps, recwarn):
 
 
 @each_norm
+@each_dtype
+@pytest.mark.parametrize("trap", traps(torch.float32))
+@pytest.mark.parametrize("eps", [0.0, 1e-6, 2.0])
+def test_traps_among_many_rows(name, dtype, trap, eps):
+    """The checks of a batch look at its extremes first, and at every row only where these leave a doubt."""
+    x = traps(dtype)[trap]
+    x = torch.cat([x.reshape(-1, x.shape[-1])] * 20)
+    for others in (x[:0], *(normal(5, x.shape[-1], seed=10, dtype=dtype, std=std) for std in (1, 1e3))):
+        for given in ((), parameters(name, x.shape[-1], dtype)):
+            assert_agree(name, torch.cat([x, others]), given, eps)
+
+
+@each_norm
 def test_a_bad_row_spoils_itself_only(name):
     for trap in ("NaN row", "one NaN", "infinite row"):
         x = traps(torch.float32)[trap]
@@ -443,6 +456,23 @@ def third_directional(f, x, direction):
         (value,) = torch.autograd.grad(value, x, create_graph=True)
         value = (value * direction).sum()
     return value.detach()
+
+
+@pytest.mark.parametrize("convention, gain", [("torch", None), ("nemotron", 0.0), ("bare", None)])
+def test_third_derivatives_of_conventions_that_run_the_kernel_of_torch(convention, gain):
+    x, direction = normal(3, 5, seed=80, mean=0.4), normal(3, 5, seed=81)
+    weight = None if gain is None else torch.full((5,), gain, dtype=x.dtype)
+    ours, theirs, right, torchs = (
+        third_directional(f, x, direction)
+        for f in (
+            lambda x: fast.layer_norm(x, weight, convention=convention),
+            lambda x: functional.layer_norm(x, weight, convention=convention),
+            functional.layer_norm,
+            lambda x: F.layer_norm(x, (5,)),
+        )
+    )
+    torch.testing.assert_close(ours, right, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(theirs, torchs, rtol=1e-9, atol=1e-9)
 
 
 @each_layer

@@ -44,15 +44,15 @@ class Row:
 
 LAYER = {"bias": True, "cast": Cast.ONCE}
 CENSUS = {
-    "GPT2": Row(PRE, LN, 1e-5, **LAYER),
+    "GPT-2": Row(PRE, LN, 1e-5, **LAYER),
     "BERT": Row(POST, LN, 1e-12, **LAYER, embedding_norm=True),
     "Llama": Row(PRE, RMS, 1e-6),
     "Mistral": Row(PRE, RMS, 1e-6),
-    "Qwen3": Row(PRE, RMS, 1e-6, qk_norm=(PER_HEAD, False)),
-    "Gemma2": Row(PERI, RMS, 1e-6, Gain.OFFSET, cast=Cast.ONCE),
-    "Gemma3": Row(PERI, RMS, 1e-6, Gain.OFFSET, cast=Cast.ONCE, qk_norm=(PER_HEAD, False)),
+    "Qwen 3": Row(PRE, RMS, 1e-6, qk_norm=(PER_HEAD, False)),
+    "Gemma 2": Row(PERI, RMS, 1e-6, Gain.OFFSET, cast=Cast.ONCE),
+    "Gemma 3": Row(PERI, RMS, 1e-6, Gain.OFFSET, cast=Cast.ONCE, qk_norm=(PER_HEAD, False)),
     "OLMo": Row(PRE, LN, 1e-5, Gain.NONE, cast=None),
-    "OLMo2": Row(OUTPUT, RMS, 1e-5, cast=Cast.ONCE, qk_norm=(JOINT, False)),
+    "OLMo 2": Row(OUTPUT, RMS, 1e-5, cast=Cast.ONCE, qk_norm=(JOINT, False)),
     "GPT-NeoX": Row(PARALLEL, LN, 1e-5, **LAYER),
     "GPT-NeoX sequential": Row(PRE, LN, 1e-5, **LAYER),
     "Cohere": Row(PARALLEL, LN, 1e-5, cast=Cast.ONCE, qk_norm=(PER_HEAD, False), shares_norm=True),
@@ -66,7 +66,7 @@ CENSUS = {
     "BitNet": Row(PRE, RMS, 1e-5),
     "Granite": Row(PRE, RMS, 1e-6),
 }
-NAMED_IN_THE_BRIEF = ("GPT2", "BERT", "Llama", "Qwen3", "Gemma2", "OLMo2", "GPT-NeoX", "Cohere")
+NAMED_IN_THE_BRIEF = ("GPT-2", "BERT", "Llama", "Qwen 3", "Gemma 2", "OLMo 2", "GPT-NeoX", "Cohere")
 
 
 def check(norm, row):
@@ -101,7 +101,7 @@ def check_qk_norm(family, found, row):
         assert found is None
         return
     assert (found.how, found.after_rope) == row.qk_norm and found.value is None
-    head_dim = 16 if family in ("Qwen3", "Gemma3", "EXAONE 4") else 8
+    head_dim = 16 if family in ("Qwen 3", "Gemma 3", "EXAONE 4") else 8
     assert (found.query.width, found.key.width) == ((32, 16) if found.how is JOINT else (head_dim, head_dim))
     for norm in (found.query, found.key):
         check(norm, replace(row, bias=False) if family == "StableLM" else row)
@@ -237,7 +237,8 @@ def test_other_blocks_and_stacks_of_one(sublayers, layers):
     assert [tuple(s.kind for s in b.sublayers) for b in blocks] == layers * [sublayers]
 
 
-REBUILT = ("GPT2", "BERT", "Llama", "Mistral", "Qwen3", "Gemma2", "Gemma3", "OLMo2", "GPT-NeoX", "GPT-NeoX sequential")
+REBUILT = ("GPT-2", "BERT", "Llama", "Mistral", "Qwen 3", "Gemma 2", "Gemma 3", "OLMo 2")
+REBUILT += ("GPT-NeoX", "GPT-NeoX sequential")
 
 
 @pytest.mark.parametrize("family", REBUILT)
@@ -497,7 +498,7 @@ def test_no_stack_at_all():
     assert report.stacks == () and "structure unknown" in str(report)
 
 
-@pytest.mark.parametrize("family", ["Llama", "BERT", "OLMo2"])
+@pytest.mark.parametrize("family", ["Llama", "BERT", "OLMo 2"])
 def test_frozen_weights_and_half_precision(family):
     """All is found, what a sublayer does included, which takes autograd."""
     model = tiny(family).bfloat16().requires_grad_(False)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from draw import normal
-from tiny_models import VOCAB, ids, tiny
+from tiny_models import VOCABULARY, ids, tiny
 from torch import nn
 
 from normlab import probes
@@ -14,14 +14,14 @@ from normlab.placement import Placement
 from normlab.training.losses import next_token_loss
 from normlab.transformer import Transformer, TransformerConfig
 
-FAMILIES = ("GPT2", "BERT", "Llama", "Qwen3", "Gemma2", "OLMo2", "GPT-NeoX", "Cohere")
+FAMILIES = ("GPT-2", "BERT", "Llama", "Qwen 3", "Gemma 2", "OLMo 2", "GPT-NeoX", "Cohere")
 IDS = ids()
 MASK = torch.ones_like(IDS)
 MASK[1, 4:] = 0
 
 
 def ours(**options):
-    settings = {"vocab_size": VOCAB, "context": 12, "layers": 3, "width": 16, "heads": 2, **options}
+    settings = {"vocab_size": VOCABULARY, "context": 12, "layers": 3, "width": 16, "heads": 2, **options}
     return Transformer(TransformerConfig(**settings), seed=3).double()
 
 
@@ -66,7 +66,7 @@ def test_streams_are_the_hidden_states_of_transformers(family):
 
 
 def final_norm(family, model):
-    return {"GPT2": lambda: model.transformer.ln_f, "GPT-NeoX": lambda: model.gpt_neox.final_layer_norm}.get(
+    return {"GPT-2": lambda: model.transformer.ln_f, "GPT-NeoX": lambda: model.gpt_neox.final_layer_norm}.get(
         family, lambda: model.model.norm
     )()
 
@@ -86,7 +86,7 @@ def test_streams_add_up(family):
 
 
 def test_sublayer_inputs_and_increments_by_hand():
-    model = tiny("Gemma2")
+    model = tiny("Gemma 2")
     first, second = observe.readings(model, IDS)[:2]
     layer = model.model.layers[0]
     close(first.sublayer_input, layer.input_layernorm(first.stream.float()))
@@ -134,7 +134,7 @@ def test_logits_give_the_attentions_of_transformers(family):
     with torch.no_grad():
         expected = model(IDS, attention_mask=MASK, output_attentions=True).attentions
     # The default implementation, except where it leaves out Gemma 2's soft cap, as in transformers before 5.21.
-    default = {} if family != "Gemma2" else {"attn_implementation": "eager"}
+    default = {} if family != "Gemma 2" else {"attn_implementation": "eager"}
     records = observe.attention(tiny(family, **default), IDS, MASK)
     assert [r.layer for r in records] == [1, 2]
     real = MASK.bool()
@@ -201,7 +201,7 @@ def of_ours(name):
 
 
 @pytest.mark.parametrize(
-    "model, owner", [("Llama", of_llama), ("Qwen3", of_llama), ("Gemma2", of_llama), (None, of_ours)]
+    "model, owner", [("Llama", of_llama), ("Qwen 3", of_llama), ("Gemma 2", of_llama), (None, of_ours)]
 )
 def test_gradients_by_layer_and_kind(model, owner):
     net = tiny(model, tie_word_embeddings=False) if model else ours(placement="peri", qk_norm="per_head")

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from normlab import optimizers, training
+from normlab.experiments.tiny_transformers import tiny_model
 from normlab.norms import make_norm
 
 # --- schedules -------------------------------------------------------------------------------------------------------
@@ -153,29 +154,14 @@ def test_tied_and_frozen_parameters():
 
 # --- real models -----------------------------------------------------------------------------------------------------
 
-SMALL = {
-    "vocab_size": 11,
-    "hidden_size": 8,
-    "intermediate_size": 8,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "head_dim": 4,
-    "pad_token_id": 0,
-}
-
 
 def tiny(family, layers):
-    """A random model of a family, and its norms by their classes."""
-    transformers = pytest.importorskip("transformers")
-    if family == "GPT2":
-        config = transformers.GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=layers, n_head=2)
-        return transformers.GPT2LMHeadModel(config)
-    config = getattr(transformers, f"{family}Config")(num_hidden_layers=layers, **SMALL)
-    return getattr(transformers, f"{family}ForCausalLM")(config)
+    pytest.importorskip("transformers")
+    return tiny_model(family, **{"n_layer" if family == "GPT-2" else "num_hidden_layers": layers})
 
 
 @pytest.mark.parametrize(
-    "family, layers, missed", [("Llama", 3, 7), ("GPT2", 6, 13), ("Olmo2", 1, 5), ("Qwen3", 1, 5), ("Gemma2", 2, 9)]
+    "family, layers, missed", [("Llama", 3, 7), ("GPT-2", 6, 13), ("OLMo 2", 1, 5), ("Qwen 3", 1, 5), ("Gemma 2", 2, 9)]
 )
 def test_no_norm_of_a_real_model_decays(family, layers, missed):
     """The usual list of names misses some in every family; dimension and class miss none."""
@@ -193,7 +179,7 @@ def test_no_norm_of_a_real_model_decays(family, layers, missed):
 
 def test_a_training_step_leaves_unused_gains_alone():
     """Gemma's gain is 1 + w, Llama's is w: decay would move either, the first towards 1, the second towards 0."""
-    for family in ("Gemma2", "Llama"):
+    for family in ("Gemma 2", "Llama"):
         model = tiny(family, 1)
         gains = [m.weight for m in model.modules() if optimizers.is_norm(m)]
         for gain in gains:

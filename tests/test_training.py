@@ -283,6 +283,24 @@ def test_a_mask_that_is_none_is_refused(name):
                 loss(model, ids, ids, mask)
 
 
+@pytest.mark.parametrize("by_mask", [True, False])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_nothing_in_the_logits_of_a_target_that_does_not_count_matters(bad, by_mask):
+    ids = torch.tensor([[0, 1, 2, 4], [4, 3, 1, 2]])
+    mask = ids != 4
+
+    def run(content):
+        table = normal(5, 5).index_fill(0, torch.tensor([4]), content).requires_grad_()
+        model = lambda x, attention_mask=None: table[x]
+        targets = ids % 4 if by_mask else (ids % 4).masked_fill(~mask, -100)
+        total, count = training.summed_loss(model, ids, targets, mask if by_mask else None)
+        total.backward()
+        return total, count, table.grad
+
+    for ours, expected in zip(run(bad), run(0.7), strict=True):
+        assert torch.equal(ours, expected) and ours.isfinite().all()
+
+
 def test_a_batch_without_targets_is_refused():
     nothing = lambda generator: (torch.zeros(2, 8, dtype=torch.long), torch.full((2, 8), -100))
     with pytest.raises(ValueError, match="no target of the batch of step 0 counts"):

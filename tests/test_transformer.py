@@ -9,12 +9,14 @@ import pytest
 import torch
 from draw import normal, randomize
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from wrong_masks import WRONG_MASKS
 
 from normlab import probes
 from normlab.norms import LayerNorm, NormKind, RMSNorm
 from normlab.placement import Placement, deepnorm_single
+from normlab.training import next_token_loss
 from normlab.transformer import Activation, Init, MLPKind, Transformer, TransformerConfig
 
 PLACEMENTS = [p.value for p in Placement]
@@ -140,6 +142,42 @@ def test_not_even_nan_in_the_embedding_of_padding(name, bad):
 
     for ours, expected in zip(run(bad), run(0.7), strict=True):
         assert torch.equal(ours, expected)
+
+
+@pytest.mark.parametrize("norm", NormKind)
+@pytest.mark.parametrize("placement", Placement)
+def test_what_stands_at_padded_places_of_a_block_does_not_reach_real_tokens(placement, norm):
+    """Nor, while it is finite, any gradient; NaN is kept out by the embedding of the model."""
+    options = {"layers": 1, "placement": placement, "norm": norm}
+    block = randomize(small(**options)).double().blocks[0]
+    x, mask = normal(2, 6, block.residuals[0].sublayer.query.in_features), torch.ones(2, 6, dtype=torch.bool)
+    mask[0, :2] = mask[1, 4:] = False
+
+    def run(content):
+        block.zero_grad()
+        y = block.eval()(torch.where(mask[..., None], x, content), mask)[mask]
+        y.square().sum().backward()
+        return y, *(p.grad for p in block.parameters() if p.grad is not None)
+
+    expected = run(normal(2, 6, x.shape[-1], seed=1))
+    for ours, theirs in zip(run(normal(2, 6, x.shape[-1], seed=2)), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
+    for bad in (torch.nan, torch.inf):
+        torch.testing.assert_close(run(torch.tensor(bad).double())[0], expected[0], rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.long, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("norm", NormKind)
+def test_a_mask_of_any_dtype_without_values(norm, dtype):
+    """On the meta device and as a fake tensor a mask has a shape and no values to look at."""
+    for place in (torch.device("meta"), FakeTensorMode()):
+        with place:
+            model = Transformer(TransformerConfig(vocab_size=11, context=8, layers=1, width=8, norm=norm), seed=None)
+            tokens, mask = torch.zeros(2, 5, dtype=torch.long), torch.ones(2, 5, dtype=dtype)
+            assert model(tokens, mask).shape == (2, 5, 11)
+            assert next_token_loss(model, tokens, tokens, mask).shape == ()
+            with pytest.raises(ValueError, match="attention_mask must have shape"):
+                model(tokens, mask[:, :4])
 
 
 # --- knob two in a stack ---------------------------------------------------------------------------------------------

@@ -45,6 +45,10 @@ class Race:
     def median(self, name: str) -> float:
         return statistics.median(self.times[name])
 
+    def best(self, name: str) -> float:
+        """The shortest time, which other programs disturb least."""
+        return min(self.times[name])
+
     def ratio(self, name: str, base: str) -> float:
         """How many times as long as ``base`` this contender took, the median over rounds."""
         return statistics.median(a / b for a, b in zip(self.times[name], self.times[base]))

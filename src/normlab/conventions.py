@@ -35,7 +35,9 @@ class Convention(str, Enum):
     BARE      LayerNorm, RMSNorm   round(x̂): no gain, no shift               OLMo 1; nanochat
     ========  ===================  ========================================  =============================
 
-    LLAMA and T5 multiply last, so bfloat16 input and float32 gains give a float32 result.
+    LLAMA and T5 multiply last, so bfloat16 input and float32 gains give a float32 result. In
+    :func:`normlab.functional.layer_norm` TORCH, NEMOTRON and BARE run torch's kernel and have its derivatives, which
+    are wrong from the third order on (forward mode: from the second). The layers, by default, have the right ones.
     """
 
     DEFAULT = "default"

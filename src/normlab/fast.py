@@ -96,13 +96,16 @@ def layer_norm(
         return functional.layer_norm(x.to(_accumulator(x)), weight, bias, eps).to(x.dtype)
     if not _is_plain(x, weight, bias):
         return functional.layer_norm(x, weight, bias, eps)
-    if x.device.type != "cpu":
+    if not x.is_cpu:
         wide, weight, bias = _cast(_widest(x, weight, bias), x, weight, bias)
         return F.layer_norm(wide, x.shape[-1:], weight, bias, eps).to(x.dtype)
-    y, mean, rate = _call(_LayerNorm, x, weight, bias, eps)
-    if not _moments_fit(mean, rate, eps) and rate.dtype in HALF_TYPES:  # they were rounded: look more closely
+    compute = _LayerNorm.apply if _wants_gradients(x, weight, bias) else _LayerNorm.compute
+    y, mean, rate = compute(x, weight, bias, eps)
+    fit = _moments_fit(mean, rate, eps)
+    if not fit and rate.dtype in HALF_TYPES:  # they were rounded: look more closely
         y, mean, rate = _LayerNorm.widely(x, weight, bias, eps)
-    return y if _moments_fit(mean, rate, eps) else functional.layer_norm(x, weight, bias, eps)
+        fit = _moments_fit(mean, rate, eps)
+    return y if fit else functional.layer_norm(x, weight, bias, eps)
 
 
 def rms_norm(
@@ -117,50 +120,51 @@ def rms_norm(
 
     For the backward pass it keeps x, the gain and one number per token.
     """
-    if fraction != 1:
-        return functional.rms_norm(x, weight, eps, convention=convention, fraction=fraction)
+    if convention is not Convention.DEFAULT or fraction != 1:
+        return _rms_norm_by_convention(x, weight, eps, convention, fraction)
     check(x, eps, weight=weight)
-    if convention is Convention.DEFAULT:
-        return _rms_norm(x, weight, eps)
-    convention = choose_convention(convention, RMS_NORM_CONVENTIONS, "rmsnorm")
-    check_absent(convention, weight, None)
-    if weight is None or (convention in _GAIN_LAST and x.dtype == weight.dtype and x.dtype not in HALF_TYPES):
-        return _rms_norm(x, weight, eps)
-    match convention:
-        case Convention.LLAMA:
-            return weight * _rms_norm(x, None, eps)
-        case Convention.T5:
-            scores = _rms_norm(x.to(_accumulator(x)), None, eps)
-            return weight * (scores.to(weight.dtype) if weight.dtype in HALF_TYPES else scores)
-        case Convention.GEMMA:
-            weight = 1 + weight.to(_accumulator(weight))
-    return _rms_norm(x, weight, eps)
+    if torch.compiler.is_compiling():
+        return functional.rms_norm(x.to(_accumulator(x)), weight, eps).to(x.dtype)
+    if not _is_plain(x, weight):
+        return functional.rms_norm(x, weight, eps)
+    if not x.is_cpu:
+        wide, weight = _cast(_widest(x, weight), x, weight)
+        return F.rms_norm(wide, x.shape[-1:], weight, eps).to(x.dtype)
+    compute = _RMSNorm.apply if _wants_gradients(x, weight) else _RMSNorm.compute
+    y, rate = compute(x, weight, eps)
+    return y if _squares_fit(rate) else functional.rms_norm(x, weight, eps)
 
 
 _GAIN_LAST = (Convention.LLAMA, Convention.T5)  # rounded to x's or the gain's dtype before the gain
 
 
-def _rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """weight * x / sqrt(mean(x^2) + eps), the gain before the one rounding to the dtype of x."""
-    if torch.compiler.is_compiling():
-        return functional.rms_norm(x.to(_accumulator(x)), weight, eps).to(x.dtype)
-    if not _is_plain(x, weight):
-        return functional.rms_norm(x, weight, eps)
-    if x.device.type != "cpu":
-        wide, weight = _cast(_widest(x, weight), x, weight)
-        return F.rms_norm(wide, x.shape[-1:], weight, eps).to(x.dtype)
-    y, rate = _call(_RMSNorm, x, weight, eps)
-    return y if _squares_fit(rate) else functional.rms_norm(x, weight, eps)
+def _rms_norm_by_convention(
+    x: Tensor, weight: Tensor | None, eps: float, convention: Convention | str, fraction: float
+) -> Tensor:
+    if fraction != 1:
+        return functional.rms_norm(x, weight, eps, convention=convention, fraction=fraction)
+    check(x, eps, weight=weight)
+    convention = choose_convention(convention, RMS_NORM_CONVENTIONS, "rmsnorm")
+    check_absent(convention, weight, None)
+    if weight is None or (convention in _GAIN_LAST and x.dtype == weight.dtype and x.dtype not in HALF_TYPES):
+        return rms_norm(x, weight, eps)
+    match convention:
+        case Convention.LLAMA:
+            return weight * rms_norm(x, None, eps)
+        case Convention.T5:
+            scores = rms_norm(x.to(_accumulator(x)), None, eps)
+            return weight * (scores.to(weight.dtype) if weight.dtype in HALF_TYPES else scores)
+        case Convention.GEMMA:
+            weight = 1 + weight.to(_accumulator(weight))
+    return rms_norm(x, weight, eps)
 
 
 # --- on the CPU ---------------------------------------------------------------------------------------------------
 
 
-def _call(function: Any, *arguments: Any) -> tuple[Tensor, ...]:
-    """What ``function`` computes; without the bookkeeping of autograd where nobody asks for gradients."""
-    if torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments):
-        return function.apply(*arguments)
-    return function.compute(*arguments)
+def _wants_gradients(*tensors: Tensor | None) -> bool:
+    """Whether autograd has to keep books; without them a call is faster."""
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 class _LayerNorm(torch.autograd.Function):
@@ -220,13 +224,13 @@ class _RMSNorm(torch.autograd.Function):
         blocks = _blocks(x, y, rate)
         if x.dtype is rate.dtype:
             for x_rows, y_rows, rate_rows in blocks:
-                rate_rows[:] = _scale(x_rows, _mean_square(x_rows), gain, eps, out=y_rows)[1]
+                rate_rows.copy_(_scale(x_rows, _mean_square(x_rows), gain, eps, out=y_rows)[1])
         else:
             buffer = torch.empty_like(blocks[0][0], dtype=rate.dtype)
             for x_rows, y_rows, rate_rows in blocks:
                 wide = buffer[: len(x_rows)].copy_(x_rows)
-                scaled, rate_rows[:] = _scale(wide, _mean_square(wide), gain, eps, out=wide)
-                y_rows.copy_(scaled)
+                rate_rows.copy_(_scale(wide, _mean_square(wide), gain, eps, out=wide)[1])
+                y_rows.copy_(wide)
         return y, rate
 
     @staticmethod
@@ -304,9 +308,9 @@ def _length(x: Tensor) -> Tensor:
     blocks, rest = divmod(x.shape[-1], block)
     if blocks < 2:
         return torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    body, tail = x.split([blocks * block, rest], dim=-1)
-    parts = torch.linalg.vector_norm(body.unflatten(-1, (blocks, block)), dim=-1)
-    if rest:
+    body, tail = x.split([blocks * block, rest], dim=-1) if rest else (x, None)
+    parts = torch.linalg.vector_norm(body.reshape(*x.shape[:-1], blocks, block), dim=-1)
+    if tail is not None:
         parts = torch.cat([parts, torch.linalg.vector_norm(tail, dim=-1, keepdim=True)], dim=-1)
     return _length(parts)
 
@@ -339,16 +343,14 @@ def _is_plain(*tensors: Tensor | None) -> bool:
         not torch._C._are_functorch_transforms_active()  # torch.autograd.Function asks this as well
         and torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is None  # make_fx
         and forward_ad._current_level < 0
-        and not torch.jit.is_tracing()
+        and not torch._C._is_tracing()
     )
 
 
 def _squares_fit(rate: Tensor) -> bool:
     """Whether the fast operations can square and cube the sizes of all vectors, or their inverses; NaN they cannot."""
-    if not rate.numel():
-        return True
-    low, high = (rate, rate) if rate.numel() == 1 else rate.aminmax()
-    return _SAFE[0] < low.item() and high.item() < _SAFE[1]
+    low, high = _range(rate)
+    return _SAFE[0] < low and high < _SAFE[1]
 
 
 def _moments_fit(mean: Tensor, rate: Tensor, eps: float) -> bool:
@@ -358,18 +360,25 @@ def _moments_fit(mean: Tensor, rate: Tensor, eps: float) -> bool:
     With spread^2 rate^2 = var / (var + eps) = 1 - eps rate^2 that is (mean rate)^2 + 16 eps rate^2 <= 16. A mean of
     exactly 0, as in a vector of zeros, is small whatever rounding makes of the second term.
     """
+    if not rate.numel():
+        return True
+    (low, high), (least, largest) = _range(rate), _range(mean)
+    if not (_SAFE[0] < low and high < _SAFE[1]):
+        return False
     most = 16 * (1 - _ROUNDING[rate.dtype])
-    if rate.numel() <= 16:  # numbers of Python: calls of torch take longer
-        pairs = zip(_numbers(mean), _numbers(rate))
-        low, high = _SAFE
-        return all(low < r < high and (m * r) ** 2 + min(16 * eps * r * r, most) <= most for m, r in pairs)
+    if (max(-least, largest) * high) ** 2 + min(16 * eps * high * high, most) <= most:
+        return True  # the largest mean would fit the largest rate
     mean, rate = _cast(_accumulator(rate), mean, rate)
-    from_eps = rate.square().mul_(16 * eps).clamp_(max=most)
-    return _squares_fit(rate) and (mean * rate).square_().add_(from_eps).max().item() <= most  # NaN if one is
+    room = rate.square().mul_(-16 * eps).add_(most).clamp_(min=0)  # added to 16, a small square would be rounded away
+    return bool(((mean * rate).square_() <= room).all())
 
 
-def _numbers(x: Tensor) -> list[float]:
-    return [x.item()] if x.numel() == 1 else x.view(-1).tolist()
+def _range(x: Tensor) -> tuple[float, float]:
+    """The smallest and the largest number, NaN if one is; 1 for both of none."""
+    if x.numel() <= 1:
+        return (x.item(),) * 2 if x.numel() else (1.0, 1.0)
+    low, high = x.aminmax()
+    return low.item(), high.item()
 
 
 # --- dtypes -------------------------------------------------------------------------------------------------------

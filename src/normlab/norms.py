@@ -70,10 +70,11 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if has_bias else None
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        if self.weight is None:
+        weight = self.weight
+        if weight is None:
             check_width(x, self.width)
         formulas = fast if fast.is_enabled() else functional
-        return formulas.layer_norm(x, self.weight, self.bias, self.eps, convention=self.convention)
+        return formulas.layer_norm(x, weight, self.bias, self.eps, convention=self.convention)
 
     def extra_repr(self) -> str:
         return f"{self.width}, eps={self.eps}, convention={self.convention.value}"
@@ -102,10 +103,11 @@ class RMSNorm(nn.Module):
         self.weight = _gain(width, self.convention)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        if self.weight is None:
+        weight = self.weight
+        if weight is None:
             check_width(x, self.width)
         formulas = fast if fast.is_enabled() else functional
-        return formulas.rms_norm(x, self.weight, self.eps, convention=self.convention, fraction=self.fraction)
+        return formulas.rms_norm(x, weight, self.eps, convention=self.convention, fraction=self.fraction)
 
     def extra_repr(self) -> str:
         return f"{self.width}, eps={self.eps}, convention={self.convention.value}, fraction={self.fraction}"

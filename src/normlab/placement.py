@@ -5,6 +5,7 @@ x is the residual stream, F the sublayer, N a norm before it or on the stream, O
 
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -151,11 +152,11 @@ def _check_layers(**counts: int) -> None:
             raise ValueError(f"{name} must be at least 1, got {count}")
 
 
-def apply_norm(norm: nn.Module | None, x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """norm(x) of x [B, T, d], or x without a norm; ``mask`` [B, T] is for norms whose statistics cross tokens."""
-    if norm is None:
-        return x
-    return norm(x) if mask is None else norm(x, mask)
+def apply_norm(norm: nn.Module | None, x: Tensor, mask: Tensor | None = None, scale: float = 1.0) -> Tensor:
+    """scale * norm(x) of x [B, T, d], or scale * x without a norm; ``mask`` [B, T] is for norms that mix tokens."""
+    if norm is not None:
+        x = norm(x) if mask is None else norm(x, mask)
+    return x if scale == 1.0 else scale * x
 
 
 class Residual(nn.Module):
@@ -205,10 +206,10 @@ class Residual(nn.Module):
 
         ``normed`` [B, T, d] is for PARALLEL: the block input behind its norm. Without it, x goes through ``norm``.
         """
-        mask = context.get("attention_mask")
-        F = lambda h: self.sublayer(h, **context)
-        N = lambda h: self.normalize(self.norm, h, mask)
-        O = lambda h: self.normalize(self.output_norm, h, mask)
+        mask, scale = context.get("attention_mask"), self.norm_scale
+        F = partial(self.sublayer, **context)
+        N = partial(apply_norm, self.norm, mask=mask, scale=scale)
+        O = partial(apply_norm, self.output_norm, mask=mask, scale=scale)
         match self.placement:
             case Placement.POST:
                 return post(x, F, N)
@@ -226,11 +227,6 @@ class Residual(nn.Module):
                 return hybrid(x, F, N)
             case Placement.NONE:
                 return none(x, F)
-
-    def normalize(self, norm: nn.Module | None, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """:func:`apply_norm` times ``norm_scale``."""
-        y = apply_norm(norm, x, mask)
-        return y if self.norm_scale == 1.0 else self.norm_scale * y
 
     def extra_repr(self) -> str:
         return f"placement={self.placement.value}"

@@ -78,12 +78,16 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None) -> Tensor:
-        """Stream x [B, T, d] -> stream [B, T, d]."""
+        """Stream x [B, T, d] -> stream [B, T, d].
+
+        At padded places x must be finite, as :meth:`Transformer.embed` leaves it. The output at real tokens depends
+        on nothing that stands there, but the gradients of the parameters do if it is NaN: 0 * NaN is NaN.
+        """
         context = {"attention_mask": attention_mask, "position_ids": position_ids}
         block_input, normed = x, None
         for residual in self.residuals:
             if self.placement is Placement.PARALLEL and residual.norm is not None:
-                normed = residual.normalize(residual.norm, block_input, attention_mask)
+                normed = apply_norm(residual.norm, block_input, attention_mask, residual.norm_scale)
             x = residual(x, normed=normed, **context)
         return x
 

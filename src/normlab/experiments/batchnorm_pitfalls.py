@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from normlab import data, device, functional, norms, training
 from normlab.experiments import small_models
+from normlab.experiments.draws import normal  # noqa: F401  (the chapter draws with it)
 from normlab.norms import NormKind
 from normlab.record import Recipe, grid
 from normlab.transformer import Transformer, TransformerConfig
@@ -456,7 +457,7 @@ def fluctuations(n: int = 128, count: int = 400, width: int = 64, seed: int = 0)
     """Batches of ``n`` samples of images and of text, drawn one by one or together."""
     generator = torch.Generator().manual_seed(seed)
 
-    def normal(rows: int) -> Tensor:
+    def draw(rows: int) -> Tensor:
         return torch.randn(rows, width, generator=generator, dtype=torch.float64)
 
     def shuffled(pool: Tensor) -> Tensor:
@@ -471,11 +472,11 @@ def fluctuations(n: int = 128, count: int = 400, width: int = 64, seed: int = 0)
     gray = pixels.reshape(-1, 1)  # one channel, as a convolution sees it: the pixels of an image after each other
     pixels = pixels[:, pixels.std(0) > 0.1]
     by_class = torch.stack([c[torch.randint(len(c), (n,), generator=generator)] for c in _classes(pixels, images) * 40])
-    zipf = normal(1000)[data.zipf(1000, 100_000, seed=seed)]
-    words = _words(normal)
-    topics = _topics(normal, 10, generator)
+    zipf = draw(1000)[data.zipf(1000, 100_000, seed=seed)]
+    words = _words(draw)
+    topics = _topics(draw, 10, generator)
     by_topic = torch.stack([t[torch.randint(len(t), (n,), generator=generator)] for t in topics for _ in range(40)])
-    vectors = normal(100_000)
+    vectors = draw(100_000)
     return [
         fluctuation("normal vectors", vectors, shuffled(vectors)),
         fluctuation("digits, shuffled", pixels, shuffled(pixels)),
@@ -494,16 +495,16 @@ def _classes(pixels: Tensor, images: data.Digits) -> list[Tensor]:
     return [pixels[images.train_labels == digit] for digit in range(10)]
 
 
-def _words(normal: Callable[[int], Tensor]) -> Tensor:
+def _words(draw: Callable[[int], Tensor]) -> Tensor:
     """The words of Hamlet in order, one random vector for each different word."""
     text = data.load_text().lower().split()
     ids = {word: i for i, word in enumerate(dict.fromkeys(text))}
-    return normal(len(ids))[torch.tensor([ids[word] for word in text])]
+    return draw(len(ids))[torch.tensor([ids[word] for word in text])]
 
 
-def _topics(normal: Callable[[int], Tensor], count: int, generator: torch.Generator) -> list[Tensor]:
+def _topics(draw: Callable[[int], Tensor], count: int, generator: torch.Generator) -> list[Tensor]:
     """Token vectors of ``count`` topics: each uses 30 of 300 words, all equally often."""
-    table = normal(30 * count)
+    table = draw(30 * count)
     return [table[30 * t + torch.randint(30, (10_000,), generator=generator)] for t in range(count)]
 
 
@@ -544,11 +545,6 @@ def exchanges_of_sync_batchnorm() -> dict[str, list[str]]:
 # --- helpers of the chapter ---------------------------------------------------------------------------------------
 
 
-def normal(*shape: int, seed: int) -> Tensor:
-    """Independent normal numbers in float64."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
 def within(value: float, known: Sequence[float]) -> bool:
     """Whether a run agrees with those of a record: at most three standard deviations outside their range."""
     slack = 3 * statistics.stdev(known)
@@ -558,21 +554,12 @@ def within(value: float, known: Sequence[float]) -> bool:
 # --- records ----------------------------------------------------------------------------------------------------
 
 
-def _four_digits(value):
-    """Results as they stand in a record: floats to four significant digits."""
-    if isinstance(value, dict):
-        return {k: _four_digits(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_four_digits(v) for v in value]
-    return None if value is None else float(f"{value:.4g}")
-
-
 def _record_digits(**setting) -> dict:
     """:func:`train_digits` with the loss averaged over every ten steps, and only at the rate that the chapter draws."""
     result = train_digits(**setting)
     losses = result["loss"] if setting["lr"] == 0.1 else []
     tens = [sum(losses[i : i + 10]) / 10 for i in range(0, len(losses) - 9, 10)]
-    return _four_digits({**result, "loss": [loss for loss in tens if math.isfinite(loss)]})
+    return small_models.rounded({**result, "loss": [loss for loss in tens if math.isfinite(loss)]}, 4)
 
 
 RECORDS = (
@@ -597,7 +584,7 @@ RECORDS = (
             )
             for seed in range(5)
         ],
-        lambda **setting: _four_digits(train_on_noise(**setting)),
+        lambda **setting: small_models.rounded(train_on_noise(**setting), 4),
     ),
     Recipe(
         "batchnorm_language_model",
@@ -607,6 +594,6 @@ RECORDS = (
             for norm, batch in (("batchnorm", 1), ("batchnorm", 4), ("batchnorm", 16), ("layernorm", 1), ("layernorm", 16))
             for seed in range(5)
         ],
-        lambda **setting: _four_digits(train_language_model(**setting)),
+        lambda **setting: small_models.rounded(train_language_model(**setting), 4),
     ),
 )

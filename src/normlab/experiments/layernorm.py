@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
-from statistics import fmean, stdev
 
 import torch
 from torch import Tensor, nn
@@ -16,15 +15,12 @@ from normlab import data, device, functional, training
 from normlab.conventions import Convention
 from normlab.experiments import drunkards_walk as walk
 from normlab.experiments import small_models
+from normlab.experiments.draws import normal
 from normlab.norms import LayerNorm
 from normlab.placement import Placement
 from normlab.record import Recipe, grid
+from normlab.record import paired_interval as corrected_interval  # noqa: F401  (what the chapter calls it)
 from normlab.transformer import MLP, Transformer
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    """Standard normal numbers in float64, the same on every machine."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def plain(number: float) -> str:
@@ -452,17 +448,6 @@ def train_detached(
     return {"loss": small_models.validation_loss(model.cpu(), count=32)}
 
 
-def corrected_interval(first: Sequence[float], second: Sequence[float], comparisons: int) -> tuple[float, float]:
-    """Mean of the paired differences second - first, and half the width of its t-interval, which is so wide that all
-    of ``comparisons`` such intervals together hold with 95 % (Bonferroni)."""
-    from scipy.stats import t
-
-    differences = [b - a for a, b in zip(first, second, strict=True)]
-    n = len(differences)
-    quantile = float(t.ppf(1 - 0.025 / comparisons, n - 1))
-    return fmean(differences), quantile * stdev(differences) / math.sqrt(n)
-
-
 # --- eps in published code ----------------------------------------------------------------------------------------
 
 
@@ -508,14 +493,6 @@ def _eps_fields(path: Path) -> Iterator[float]:
 # --- records ------------------------------------------------------------------------------------------------------
 
 
-def _four_digits(value):
-    if isinstance(value, dict):
-        return {k: _four_digits(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_four_digits(v) for v in value]
-    return float(f"{value:.4g}")
-
-
 def _worth(seed: int, **options) -> dict:
     return worth_of_gains(train_with_gains("gain and bias", seed, progress=f"seed {seed}", **options))
 
@@ -525,8 +502,8 @@ RECORDS = (
         "learned_gains",
         "gains and biases of small Pre-LN models after training on Hamlet, float32, one thread",
         [{"parameters": p, "seed": seed, **GAINS} for p in ("gain and bias", "none") for seed in range(5)],
-        lambda parameters, seed, **options: _four_digits(
-            learned(train_with_gains(parameters, seed, progress=f"{parameters} {seed}", **options))
+        lambda parameters, seed, **options: small_models.rounded(
+            learned(train_with_gains(parameters, seed, progress=f"{parameters} {seed}", **options)), 4
         ),
     ),
     Recipe(
@@ -534,7 +511,7 @@ RECORDS = (
         "accuracy on digits against the initial scale of one matrix and against the learning rate, with and without LayerNorm",
         grid(norm=[True, False], scale=SCALES, lr=[SCALE_RATE], seed=range(5))
         + grid(norm=[True, False], scale=[1.0], lr=LEARNING_RATES, seed=range(5)),
-        lambda **setting: _four_digits(digits_accuracy(**setting)),
+        lambda **setting: small_models.rounded(digits_accuracy(**setting), 4),
     ),
     Recipe(
         "turns_under_decay",

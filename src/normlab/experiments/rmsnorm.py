@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from normlab import device, fast, functional, optimizers, probes, training
+from normlab import bench, device, fast, functional, optimizers, probes, training
 from normlab.attention import SelfAttention
 from normlab.conventions import Convention
-from normlab.experiments import small_models
+from normlab.experiments import small_models, tiny_transformers
 from normlab.norms import Identity, LayerNorm, NormKind, RMSNorm, ScaleNorm
 from normlab.placement import Placement
 from normlab.record import Recipe, grid
@@ -533,28 +533,17 @@ def time_norms(repeat: int, tokens: int, width: int, rounds: int) -> dict:
     training = {"x.clone()": x.clone} | {name: partial(_both_passes, norm, leaf, grad) for name, norm in norms.items()}
     with device.single_thread():
         with torch.no_grad():
-            first = _best(forward, rounds)
-        second = _best(training, rounds)
+            first = bench.race(forward, rounds, clock=time.process_time)
+        second = bench.race(training, rounds, clock=time.process_time)
     return {
-        kind: {name: times[name] / times["x.clone()"] for name in norms}
-        for kind, times in {"forward": first, "training": second}.items()
+        kind: {name: race.best(name) / race.best("x.clone()") for name in norms}
+        for kind, race in {"forward": first, "training": second}.items()
     }
 
 
 def _both_passes(norm: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor) -> None:
     x.grad = None
     norm(x).backward(grad)
-
-
-def _best(calls: dict[str, Callable[[], object]], rounds: int, warmup: int = 3) -> dict[str, float]:
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(warmup + rounds):
-        for name, call in calls.items():
-            start = time.process_time()
-            call()
-            if turn >= warmup:
-                times[name].append(time.process_time() - start)
-    return {name: min(values) for name, values in times.items()}
 
 
 # --- what others measured and run -----------------------------------------------------------------------------------
@@ -611,21 +600,8 @@ def conventions_of(norm: nn.Module, x: Tensor) -> list[Convention]:
 
 
 def tiny_models() -> dict[str, nn.Module]:
-    """Models of the transformers library with 2 blocks and random weights, by family; {} where it is missing."""
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            import transformers as hf
-    except ImportError:
-        return {}
-    shape = {"vocab_size": 8, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
-    shape |= {"num_attention_heads": 2, "num_key_value_heads": 2}
-    ends = {"bos_token_id": 0, "eos_token_id": 0}
-    with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
-        return {
-            "GPT-2": hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=8, n_embd=16, n_layer=2, n_head=2, **ends)),
-            "Llama": hf.LlamaForCausalLM(hf.LlamaConfig(**shape, **ends)),
-            "Qwen 3": hf.Qwen3ForCausalLM(hf.Qwen3Config(**shape, **ends, head_dim=8)),
-        }
+    """Three families of the transformers library in miniature; {} where it is missing."""
+    return tiny_transformers.tiny_models(("GPT-2", "Llama", "Qwen 3"))
 
 
 # --- weight decay on gains ------------------------------------------------------------------------------------------

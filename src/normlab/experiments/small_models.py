@@ -69,10 +69,15 @@ def character_entropy() -> float:
     return torch.special.entr(share).sum().item()
 
 
-def five_digits(value):
-    """Results as they stand in a record: floats to five significant digits."""
+def five_digits(value: Any) -> Any:
+    """:func:`rounded` to the digits that a record keeps."""
+    return rounded(value, 5)
+
+
+def rounded(value: Any, digits: int) -> Any:
+    """All floats in a nest of dicts and lists to so many significant digits."""
     if isinstance(value, dict):
-        return {k: five_digits(v) for k, v in value.items()}
+        return {k: rounded(v, digits) for k, v in value.items()}
     if isinstance(value, list):
-        return [five_digits(v) for v in value]
-    return float(f"{value:.5g}") if isinstance(value, float) else value
+        return [rounded(v, digits) for v in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value

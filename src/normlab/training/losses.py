@@ -20,6 +20,8 @@ def summed_loss(
         mask: attention mask of the shape of targets, 1 or True at real tokens; the model receives it, and targets
             at other places do not count. A model that gets None is called without.
 
+    Logits at places that do not count have no influence, on gradients either, not even NaN.
+
     Raises:
         TypeError, ValueError: a mask that is none, as in :func:`normlab.arithmetic.check_mask`.
     """
@@ -32,8 +34,10 @@ def summed_loss(
     logits = getattr(output, "logits", output)
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
+    ignored = targets == IGNORED
+    logits = logits.masked_fill(ignored[..., None], 0.0)  # the backward pass would make NaN of 0 * NaN there
     total = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="sum")
-    return total, (targets != IGNORED).sum()
+    return total, (~ignored).sum()
 
 
 def next_token_loss(model: nn.Module, inputs: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
