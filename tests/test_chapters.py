@@ -251,7 +251,7 @@ def richness_faults(notebook):
 # What is no prose: code, formulas, tags, directives and their options, headings, all roles but term, links.
 NO_PROSE = re.compile(
     r"(?ms)^(`{3,})(?!\{(?:note|tip|admonition|dropdown)).*?^\1|\$\$.*?\$\$|^#+ .*?$|^:::.*?$|^```.*?$|^:[\w-]+:.*?$|"
-    r"^\([\w.-]+\)=$|\$[^$\n]+\$|\{(?!term\})[\w:]+\}`[^`]*`|(?<![}`])`[^`\n]+`|!?\[[^\]]*\]\([^)]*\)|<[^>\n]*>(?!`)|https?://\S+"
+    r"^\([\w.-]+\)=$|\$[^$\n]+\$|\{(?!term\})[\w:]+\}`[^`]*`|(?<![}`\w>)])`[^`\n]+`|!?\[[^\]]*\]\([^)]*\)|<[^>\n]*>(?!`)|https?://\S+"
 )
 
 
