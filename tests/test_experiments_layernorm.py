@@ -39,6 +39,50 @@ def test_many_tokens_lose_what_was_predicted():
     assert many == pytest.approx(ln.predicted_restoration(), rel=0.01)
 
 
+def test_used_statistics_are_those_that_made_the_output():
+    x = ln.normal(2, 3, 16, seed=1)
+    mean, spread = ln.normal(2, 3, 1, seed=2), ln.normal(2, 3, 1, seed=3).exp()
+    found = ln.used_statistics(x, (x - mean) / spread)
+    torch.testing.assert_close(found, (mean[..., 0], spread[..., 0]))
+    with pytest.raises(ValueError, match="one spread"):
+        ln.used_statistics(x, x.square())
+
+
+def test_final_norm_of_gpt2_is_torchs_and_leaves_the_random_numbers_alone():
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    norm = ln.gpt2_final_norm(12)
+    after = torch.rand(3)
+    torch.manual_seed(0)
+    assert torch.equal(after, torch.rand(3))
+    assert type(norm) is torch.nn.LayerNorm and norm.normalized_shape == (12,)
+
+
+def test_affine_map_is_read_off():
+    matrix, constant = ln.normal(3, 5, seed=1), ln.normal(3, seed=2)
+    torch.testing.assert_close(ln.linear_map(lambda x: matrix @ x + constant, 5), (matrix, constant))
+
+
+@pytest.mark.parametrize("factor", [1.0, 4.0])
+def test_one_step_is_pythagoras(factor):
+    length, tangent = ln.one_step(factor, length=3.0, gradient=2.0, lr=0.25)
+    start, step = 3 * factor, 0.5 / factor
+    assert length == pytest.approx(math.hypot(start, step)) and tangent == pytest.approx(step / start)
+
+
+def test_summaries_of_the_turns_by_hand():
+    def run(decay, plain, **more):
+        setting = {"optimizer": "SGD", "lr": 0.5, "decay": decay}
+        return {"setting": setting, "result": {"0.5": {"plain": plain, **more}}}
+
+    plain = {"turn": 2.0, "lean": 0.1, "shorter": 7}
+    made = {"runs": [run(1.0, plain, **{"loss × 100": {"turn": 2.2}}), run(0.0, plain)]}
+    unit = ln.predicted_turn("SGD", 0.5, 0.5, 1.0)
+    assert ln.turn_quotients(made) == {("SGD", 0.5): pytest.approx([2 / unit, 2.2 / unit])}
+    assert ln.effect_of_loss_scale(made) == pytest.approx([0.1])
+    assert ln.measured_leans(made) == {("SGD", 0.5): [(0.1, 2.0, 7)]}
+
+
 @pytest.mark.parametrize("eps", [0.0, 1e-5, 0.1])
 def test_jacobian_is_the_one_of_torch_and_has_the_predicted_spectrum(eps):
     x = ln.normal(9, seed=3)

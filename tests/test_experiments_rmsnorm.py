@@ -58,6 +58,17 @@ def test_converted_model_computes_the_same(sublayers):
     assert rms.logit_difference(model, rms.to_rmsnorm(model, center=False)) > 1e-3
 
 
+def test_omissions_cost_what_the_careless_models_lose():
+    model = randomize(rms.small_model("layernorm", 0, layers=2, width=16)).double()
+    ids = rms.passages(2)
+    rises = rms.rises_of_omissions(model, ids)
+    bare = rms.small_model("rmsnorm", 0, layers=2, width=16).double()
+    bare.load_state_dict({k: v for k, v in model.state_dict().items() if k in bare.state_dict()})
+    with torch.no_grad():
+        total = rms.passage_loss(bare, ids) - rms.passage_loss(model, ids)
+    assert sum(rises.values()) == pytest.approx(total.item(), rel=1e-9) and min(map(abs, rises.values())) > 1e-4
+
+
 def test_rotation_is_orthogonal():
     Q = rms.rotation(WIDTH)
     torch.testing.assert_close(Q @ Q.T, torch.eye(WIDTH, dtype=torch.float64))

@@ -3,6 +3,7 @@
 import ast
 import copy
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import util
@@ -65,6 +66,30 @@ def predicted_restoration(bias: bool = True) -> float:
     return math.sqrt((1 + spread_variance) / (1 + spread_mean_square))
 
 
+def used_statistics(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean and the spread [...] of each position with which y = (x - mean) / spread was made, [..., d] both.
+
+    Found from y alone, whatever the axes over which a norm took them.
+
+    Raises:
+        ValueError: y is no shifted and scaled x, position by position.
+    """
+    spread = x.std(-1, keepdim=True) / y.std(-1, keepdim=True)
+    mean = x - spread * y
+    if mean.std(-1).max() > 1e-9:
+        raise ValueError("y is not x, shifted and scaled by one mean and one spread for each position")
+    return mean[..., 0], spread[..., 0]
+
+
+def gpt2_final_norm(width: int) -> nn.Module:
+    """The final norm of a small, fresh GPT-2 of the transformers library."""
+    with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):  # tqdm misses widgets that nobody asked for
+        import transformers as hf
+
+        config = hf.GPT2Config(vocab_size=2, n_embd=width, n_layer=1, n_head=1, bos_token_id=0, eos_token_id=0)
+        return hf.GPT2Model(config).ln_f
+
+
 # --- the Jacobian -----------------------------------------------------------------------------------------------
 
 
@@ -110,6 +135,26 @@ def gradient_factor(alpha: float, eps: float, seed: int = 0) -> float:
     """How many times larger the gradient gets when W is multiplied by alpha."""
     at = Upstream(eps, seed)
     return (at.gradient(alpha * at.W).norm() / at.gradient(at.W).norm()).item()
+
+
+def one_step(factor: float, length: float = 5.0, gradient: float = 2.0, lr: float = 0.5) -> tuple[float, float]:
+    """One step of plain SGD from ``factor`` W, where W has this length and its gradient that one.
+
+    Returns:
+        The length after the step, and the tangent of the angle by which the step has turned the matrix.
+    """
+    at = Upstream(eps=0.0)
+    W = length * at.W / at.W.norm()
+    loss_scale = gradient / at.gradient(W).norm()  # the loss is homogeneous in c
+    before = factor * W
+    after = before - lr * loss_scale * at.gradient(before)
+    return after.norm().item(), math.tan(_angle(before, after))
+
+
+def linear_map(function: Callable[[Tensor], Tensor], width: int) -> tuple[Tensor, Tensor]:
+    """Matrix and constant of an affine function of one vector [width], read off by evaluating and differentiating it."""
+    zero = torch.zeros(width, dtype=torch.float64)
+    return torch.autograd.functional.jacobian(function, zero), function(zero)
 
 
 # --- training behind a norm: the length of W ----------------------------------------------------------------------
@@ -244,6 +289,44 @@ def turns(optimizer: str, lr: float, decay: float, steps: int, seed: int, varian
                 "shorter": sum(after < before for before, after in zip(course.length, course.length[1:])),
             }
     return result
+
+
+def turn_quotients(record: dict) -> dict[tuple[str, float], list[float]]:
+    """Measured over predicted turn of all runs with decay, by optimizer and momentum; ``record`` holds :func:`turns`."""
+    found: dict[tuple[str, float], list[float]] = {}
+    for optimizer, momentum, setting, variants in _turn_runs(record):
+        if setting["decay"]:
+            predicted = predicted_turn(optimizer, momentum, setting["lr"], setting["decay"])
+            found.setdefault((optimizer, momentum), []).extend(v["turn"] / predicted for v in variants.values())
+    return found
+
+
+def effect_of_loss_scale(record: dict) -> list[float]:
+    """By which share the turn changes when the loss is multiplied by 0.01 or by 100, in every run that tried it."""
+    return [
+        v["turn"] / variants["plain"]["turn"] - 1
+        for *_, variants in _turn_runs(record)
+        for name, v in variants.items()
+        if name.startswith("loss")
+    ]
+
+
+def measured_leans(record: dict) -> dict[tuple[str, float], list[tuple[float, float, int]]]:
+    """Of all runs without decay, by optimizer and momentum b: the lean, turn · b / (1 - b), which predicts it, and how
+    many steps made W shorter."""
+    found: dict[tuple[str, float], list] = {}
+    for optimizer, momentum, setting, variants in _turn_runs(record):
+        if not setting["decay"]:
+            run = variants["plain"]
+            predicted = run["turn"] * momentum / (1 - momentum)
+            found.setdefault((optimizer, momentum), []).append((run["lean"], predicted, run["shorter"]))
+    return found
+
+
+def _turn_runs(record: dict) -> Iterator[tuple[str, float, dict, dict]]:
+    for run in record["runs"]:
+        for momentum, variants in run["result"].items():
+            yield run["setting"]["optimizer"], float(momentum), run["setting"], variants
 
 
 # --- does the norm forgive a bad scale? ---------------------------------------------------------------------------

@@ -214,6 +214,19 @@ def to_rmsnorm(model: Transformer, center: bool = True) -> Transformer:
     return new
 
 
+def rises_of_omissions(model: Transformer, ids: Tensor) -> dict[str, float]:
+    """By how much the loss on ids rises when a LayerNorm model becomes one with RMSNorm carelessly, in float64.
+
+    "centering": nothing is centered, the biases of the norms are folded. "biases": they are dropped on top of that.
+    """
+    swapped = Transformer(model.config.replace(norm=NormKind.RMSNORM), seed=None).double()
+    swapped.load_state_dict(model.state_dict(), strict=False)  # the biases find no place
+    uncentered = to_rmsnorm(model, center=False)
+    with torch.no_grad(), device.single_thread():
+        right, folded, dropped = (passage_loss(m, ids).item() for m in (copy.deepcopy(model).double(), uncentered, swapped))
+    return {"centering": folded - right, "biases": dropped - folded}
+
+
 def rotated(model: Transformer, Q: Tensor, fold: bool = True) -> Transformer:
     """The model with its whole stream in other coordinates: x becomes Q x, Q [d, d] orthogonal; the same function, in
     float64; a tied head is untied.
