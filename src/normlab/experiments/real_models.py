@@ -1,4 +1,4 @@
-"""Chapter 5: families of the transformers library in miniature, and what goes in and out of their modules."""
+"""Families of the transformers library in miniature, and what goes in and out of their modules."""
 
 import warnings
 from collections.abc import Sequence
