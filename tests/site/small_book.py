@@ -18,8 +18,9 @@ chapters:
   - file: notebooks/01_small
 """
 CLAIMS = """
-- {id: first, sentence: One is one., source: [000-A], kind: identity, conditions: ""}
-- {id: second, sentence: Two is two., source: [course], kind: measured, conditions: "In base ten."}
+- {id: first, sentence: One is one., source: [000-A], kind: identity, limits: ""}
+- {id: second, sentence: Two is two., source: [course], kind: measured, limits: "In base ten."}
+- {id: third, sentence: Three is odd., source: [course], kind: measured, limits: "Said of the number."}
 """
 COPIES = """
 def write_copies(root, out):
@@ -30,9 +31,9 @@ def write_copies(root, out):
 """
 
 
-def claim_output(name: str, verdict: str = "holds") -> dict:
+def claim_output(name: str, verdict: str = "holds", **more) -> dict:
     """What `normlab.page.claims.claim` leaves in a notebook."""
-    data = {"text/plain": f"{name}: a line", MIME: {"id": name, "line": "a line", "verdict": verdict}}
+    data = {"text/plain": f"{name}: a line", MIME: {"id": name, "line": "a line", "verdict": verdict} | more}
     return {"output_type": "display_data", "metadata": {}, "data": data}
 
 

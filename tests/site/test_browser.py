@@ -394,37 +394,121 @@ def test_a_claim_leads_from_the_ledger_to_its_cell_and_back(browser, addresses):
         page.locator(".claim-card:target").wait_for()
 
 
-FILTERS = ("is-holds", "is-holds-only-if", "is-refuted-here", "is-reported", "is-opinion", "is-not-yet-checked")
+VISIBLE = "parts => parts.filter(part => part.checkVisibility()).map(part => part.id)"
 
 
-def test_the_ledger_filters_by_verdict_from_the_keyboard(browser, addresses):
+@pytest.fixture
+def ledger(browser, addresses):
     with Visit(browser) as visit:
-        page = visit.open(f"{addresses['file']}/book/claims.html")
-        cards = page.locator(".claim-card")
-        visible = "[...document.querySelectorAll('.claim-card')].filter(c => c.offsetParent).map(c => c.classList[1])"
-        assert len(page.evaluate(visible)) == cards.count() > 0
-        page.locator(".claim-filter input").first.focus()
-        for verdict in FILTERS:
-            page.keyboard.press("ArrowRight")
-            wanted = page.locator(f".claim-card.{verdict}").count()
-            shown = page.evaluate(visible)
-            assert len(shown) == wanted
-            assert page.evaluate("[...document.querySelectorAll('.claim-group h2')].filter(h => h.offsetParent).length") <= wanted
+        yield visit.open(f"{addresses['file']}/book/claims.html")
+        assert visit.troubles == []
 
 
-def test_the_ledger_covers_what_came_out_until_it_is_asked(browser, addresses):
-    with Visit(browser) as visit:
+def shown(page) -> list[str]:
+    """The cards that a reader sees, and that the page counts; no heading stands over nothing."""
+    cards = page.locator(".claim-card").evaluate_all(VISIBLE)
+    assert page.locator(".claim-filter output").text_content() == f"{len(cards)} of {page.locator('.claim-card').count()} claims"
+    headings = page.locator(".claim-group > h2").evaluate_all(VISIBLE)
+    assert len(headings) == page.evaluate("[...document.querySelectorAll('.claim-group')].filter(g => "
+                                          "[...g.querySelectorAll('.claim-card')].some(c => c.checkVisibility())).length")
+    return cards
+
+
+def of_class(page, *names) -> list[str]:
+    return page.locator(".claim-card" + "".join(f".{name}" for name in names)).evaluate_all("all => all.map(c => c.id)")
+
+
+def test_the_ledger_filters_by_verdict_from_the_keyboard(ledger):
+    values = ledger.locator("input[name=verdict]").evaluate_all("all => all.map(one => one.value)")
+    assert len(values) == 7 and shown(ledger) == of_class(ledger)
+    ledger.locator("input[name=verdict]").first.focus()
+    for value in values[1:]:
+        ledger.keyboard.press("ArrowRight")
+        assert shown(ledger) == of_class(ledger, value)
+
+
+@pytest.mark.parametrize("name", ["chapter", "kind"])
+def test_the_ledger_filters_by_chapter_and_kind(ledger, name):
+    values = ledger.locator(f"select[name={name}] option").evaluate_all("all => all.map(one => one.value)")
+    assert len(values) > 4
+    for value in values[1:]:
+        ledger.locator(f"select[name={name}]").select_option(value)
+        assert shown(ledger) == of_class(ledger, value) != []
+
+
+def test_filters_of_the_ledger_work_together_and_are_undone(ledger):
+    everything = shown(ledger)
+    ledger.get_by_label("Words").press_sequentially("WARM-UP  steps")
+    texts = ledger.locator(".claim-card").evaluate_all("all => all.map(card => [card.id, card.textContent.toLowerCase()])")
+    by_word = [name for name, text in texts if "warm-up" in text and "steps" in text]
+    assert shown(ledger) == by_word and 0 < len(by_word) < len(everything)
+    ledger.locator("select[name=kind]").select_option("kind-historical")
+    both = shown(ledger)
+    assert both == [name for name in by_word if name in of_class(ledger, "kind-historical")] and both
+    ledger.get_by_label("Words").fill("no such word")
+    assert shown(ledger) == []
+    ledger.get_by_role("button", name="Show all").press("Enter")
+    ledger.wait_for_function("document.querySelector('.claim-card').checkVisibility()")
+    assert shown(ledger) == everything
+
+
+OUTCOME = ".claim-card :is(.verdict, .claim-only-if, .claim-result, .claim-note, abbr)"
+
+
+def test_the_ledger_covers_what_came_out_until_it_is_asked(ledger):
+    outcome = ledger.locator(OUTCOME)
+    assert len(outcome.evaluate_all(VISIBLE)) == outcome.count() > 0
+    colors = "all => [...new Set(all.map(card => getComputedStyle(card).borderLeftColor))].length"
+    ledger.get_by_role("button", name="Cover the verdicts").press("Enter")
+    assert outcome.evaluate_all(VISIBLE) == []
+    assert ledger.locator(".claim-card").evaluate_all(colors) == 1
+    sentences = ledger.locator(".claim-card .claim-sentence")
+    assert len(sentences.evaluate_all(VISIBLE)) == sentences.count()
+    for number, ask in ((0, lambda button: button.click()), (1, lambda button: button.press("Space"))):
+        card = ledger.locator(".claim-card").nth(number)
+        button = card.get_by_role("button")
+        assert button.get_attribute("aria-expanded") == "false"
+        ask(button)
+        assert button.get_attribute("aria-expanded") == "true"
+        own = ledger.locator(f"[id='{card.get_attribute('id')}'] {OUTCOME.removeprefix('.claim-card ')}")
+        assert len(own.evaluate_all(VISIBLE)) == own.count() == len(outcome.evaluate_all(VISIBLE))
+        button.press("Enter")  # and covers it again
+        assert outcome.evaluate_all(VISIBLE) == []
+    ledger.get_by_role("button", name="Uncover the verdicts").click()
+    assert len(outcome.evaluate_all(VISIBLE)) == outcome.count()
+    assert ledger.locator(".claim-reveal").count() == 0
+
+
+def test_the_ledger_remembers_nothing(ledger):
+    everything = shown(ledger)
+    ledger.get_by_label("Words").fill("warm-up")
+    ledger.get_by_role("button", name="Cover the verdicts").click()
+    assert shown(ledger) != everything
+    for again in (lambda: ledger.reload(), lambda: (ledger.goto("about:blank"), ledger.go_back())):
+        again()
+        ledger.wait_for_function("document.querySelector('.claim-filter output').textContent")
+        assert shown(ledger) == everything
+        assert ledger.locator(".is-covered").count() == 0 and ledger.get_by_label("Words").input_value() == ""
+        assert ledger.evaluate("Object.keys(localStorage).filter(key => /claim|course/.test(key))") == []
+
+
+def test_without_scripts_the_ledger_is_the_whole_list(browser, addresses):
+    with Visit(browser, java_script_enabled=False) as visit:
         page = visit.open(f"{addresses['file']}/book/claims.html")
-        outcome = page.locator(".claim-card :is(.verdict, .claim-result, .claim-note)")
-        seen = "parts => parts.filter(part => part.offsetParent).length"
-        assert outcome.evaluate_all(seen) == outcome.count() > 0
-        page.locator(".claim-cover input").check()
-        assert outcome.evaluate_all(seen) == 0
-        card = page.locator(".claim-card").first
-        assert card.locator(".claim-sentence").is_visible()
-        card.locator("a.claim-id").click()
-        assert card.locator(".verdict").is_visible()
-        assert outcome.evaluate_all(seen) == card.locator(".verdict, .claim-result, .claim-note").count()
+        assert not page.locator(".claim-filter").is_visible()
+        for part in (".claim-card", ".claim-card .verdict", ".claim-card .claim-result"):
+            parts = page.locator(part)
+            assert parts.count() > 20 and all(parts.nth(i).is_visible() for i in range(parts.count()))
+
+
+def test_the_ledger_works_without_site_data(without_site_data, addresses):
+    with Visit(None, without_site_data) as visit:
+        page = visit.open(f"{addresses['file']}/book/claims.html")
+        page.locator("select[name=kind]").select_option("kind-opinion")
+        assert shown(page) == of_class(page, "kind-opinion")
+        page.get_by_role("button", name="Cover the verdicts").click()
+        assert page.locator(OUTCOME).evaluate_all(VISIBLE) == []
+        assert visit.troubles == []
 
 
 # The size of a letter on the screen, the room left beside each name, the contrast of name and box.

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from bs4 import BeautifulSoup
 from course import buttons
 from small_book import ROOT, build, claim_output, make_book
 from sphinx.errors import ExtensionError
@@ -23,7 +24,8 @@ COLAB = "https://colab.research.google.com/github/someone/knobs/blob/colab"
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
     """A book without faults and without a remote, built."""
-    root = make_book(tmp_path_factory.mktemp("sound"), TEXT, [claim_output("first")])
+    third = claim_output("third", "holds only if", only_if="it isn't even")
+    root = make_book(tmp_path_factory.mktemp("sound"), TEXT, [claim_output("first"), third])
     code, said = build(root)
     assert code == 0, said
     return root
@@ -39,6 +41,21 @@ def test_a_sound_book_builds(sound):
     assert '<abbr class="claim-id" title="not yet checked">second</abbr>' in intro
     assert intro.count('class="katex"') == 2 and "katex.min.css" in intro
     assert "katex.min.css" not in read(sound, "notebooks/01_small")
+
+
+def test_a_condition_goes_on_after_the_verdict(sound):
+    for page, name in (("notebooks/01_small", "claim-third"), ("book/claims", "ledger-third")):
+        box = BeautifulSoup(read(sound, page), "html.parser").find(id=name)
+        head = " ".join(box.select_one(".claim-head").text.split())
+        assert head.startswith("holds only if it isn’t even third")
+    box = BeautifulSoup(read(sound, "notebooks/01_small"), "html.parser").find(id="claim-third")
+    assert "Said of the number." in box.find("details").text
+    assert not BeautifulSoup(read(sound, "notebooks/01_small"), "html.parser").find(id="claim-first").find("details")
+
+
+def test_the_script_of_the_ledger_is_on_no_other_page(sound):
+    assert "claim-reveal" in read(sound, "book/claims")
+    assert "claim-reveal" not in read(sound, "book/intro") + read(sound, "notebooks/01_small")
 
 
 def test_buttons_appear_with_their_addresses(sound):

@@ -4,11 +4,16 @@ The file says what is claimed, the outputs of ``normlab.page.claims.claim`` say 
 settled is reported (a historical claim rests on its sources), an opinion, or not yet checked. A claim's
 box in a notebook carries the anchor ``claim-ID``, its entry in the ledger ``ledger-ID``. An id that is
 not in the file, or in two outputs, is a warning, and so fails the strict build.
+
+The ledger is a plain list. A script, `claims.js`, filters it and covers the verdicts; without it the list stands as
+it is.
 """
 
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 import yaml
@@ -21,6 +26,7 @@ from . import sources
 LOGGER = logging.getLogger(__name__)
 MIME = "application/vnd.normlab.claim+json"
 LEDGER = "book/claims"  # the page with the directive
+SCRIPT = Path(__file__).with_name("claims.js")
 VERDICTS = ("holds", "holds only if", "refuted here")  # of a check
 UNCHECKED = "not yet checked"
 WITHOUT_CHECK = {"historical": "reported", "opinion": "opinion"}  # by kind; every other kind waits for a check
@@ -57,7 +63,21 @@ def notebooks(root: Path) -> list[Path]:
 def read_claims(root: Path) -> dict[str, dict]:
     """The items of `book/claims.yml` by id."""
     items = yaml.safe_load(claims_file(root).read_text(encoding="utf-8"))
+    items = [{"limits" if k == "conditions" else k: v for k, v in i.items()} for i in items]  # until claims.yml says limits
     return {item["id"]: item for item in items}
+
+
+def read_chapters(root: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """The chapters' short titles by page, and for each claim the pages whose text names it."""
+    titles, named = {}, {}
+    for path in notebooks(root):
+        page = path.relative_to(root).with_suffix("").as_posix()
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+        titles[page] = re.search(r"^# ([^:?\n]+)", text, re.MULTILINE)[1].strip()
+        for name in dict.fromkeys(re.findall(r"\{claim\}`([^`]+)`", text)):
+            named.setdefault(name, []).append(page)
+    return titles, named
 
 
 def claim_outputs(notebook: Path):
@@ -95,6 +115,7 @@ def _load(app):
     root = Path(app.srcdir)
     app.course_claims = read_claims(root)
     app.course_verdicts = read_verdicts(root, app.course_claims)
+    app.course_chapters, app.course_named = read_chapters(root)
 
 
 # --- nodes ---------------------------------------------------------------------------------------
@@ -107,7 +128,7 @@ def _slug(verdict: str) -> str:
 def _badge(verdict: str, only_if: str = "") -> list[nodes.Node]:
     """The verdict, and the condition of a "holds only if"."""
     badge = nodes.inline("", verdict, classes=["verdict"])
-    condition = [nodes.Text(" "), nodes.inline("", only_if, classes=["claim-only-if"])] if only_if else []
+    condition = [nodes.Text(" "), nodes.inline("", _typeset(only_if), classes=["claim-only-if"])] if only_if else []
     return [badge, *condition, nodes.Text(" ")]
 
 
@@ -125,14 +146,19 @@ def _link(app, source: str, page: str, anchor: str, text: str, *classes: str) ->
 def claim_box(app, found: dict) -> nodes.container:
     """The box under a cell that settles a claim: verdict, id, the sentence, what was measured."""
     name, verdict = found["id"], found["verdict"]
-    item = app.course_claims.get(name, {"sentence": "", "conditions": ""})
+    item = app.course_claims.get(name, {"sentence": "", "limits": ""})
     ledger = _link(app, app.env.docname, LEDGER, f"ledger-{name}", name, "claim-id")
     box = nodes.container("", ids=[f"claim-{name}"], classes=["claim-line", f"is-{_slug(verdict)}"])
     box += nodes.paragraph("", "", *_badge(verdict, found.get("only_if", "")), ledger, classes=["claim-head"])
     box += nodes.paragraph("", _typeset(item["sentence"]), classes=["claim-sentence"])
     box += nodes.paragraph("", found["line"], classes=["claim-result", "claim-measured"])
-    if verdict == "holds only if" and not found.get("only_if"):
-        box += nodes.paragraph("", _typeset(f"Condition: {item['conditions']}"), classes=["claim-note"])
+    if item["limits"]:
+        more = _link(app, app.env.docname, LEDGER, f"ledger-{name}", "Sources in the ledger")
+        limits = nodes.paragraph("", "", nodes.Text(_typeset(f"{item['limits']} ")), more, nodes.Text("."))
+        limits["classes"] = ["claim-note"]
+        box += nodes.raw("", '<details class="claim-details"><summary>limits</summary>', format="html")
+        box += limits
+        box += nodes.raw("", "</details>", format="html")
     return box
 
 
@@ -170,8 +196,16 @@ class ClaimsLedger(SphinxDirective):
     def run(self):
         app = self.env.app
         groups = self._groups(app.course_claims)
-        verdicts = [verdict_of(app, name) for name in app.course_claims]
-        return [_filter(Counter(verdicts)), *(self._section(*group) for group in groups.items())]
+        verdicts = Counter(verdict_of(app, name) for name in app.course_claims)
+        used = {page for name in app.course_claims for page in self._chapters(name)}
+        chapters = {page: title for page, title in app.course_chapters.items() if page in used}
+        return [_controls(verdicts, chapters), *(self._section(*group) for group in groups.items())]
+
+    def _chapters(self, name: str) -> list[str]:
+        """The chapter that settles the claim, else those that name it."""
+        app = self.env.app
+        settled = app.course_verdicts.get(name)
+        return [settled.page] if settled else app.course_named.get(name, [])
 
     def _groups(self, claims: dict) -> dict[str, list]:
         title_of = {p.strip(): t.strip() for p, t in (line.split(":", 1) for line in self.content)}
@@ -189,7 +223,7 @@ class ClaimsLedger(SphinxDirective):
         return section
 
     def _card(self, item: dict) -> nodes.container:
-        """One claim: verdict, sentence, what came out and where, or the works, conditions, sources."""
+        """One claim: verdict, sentence, what came out and where, or the works and their setting; limits, sources."""
         app, name = self.env.app, item["id"]
         settled, verdict = app.course_verdicts.get(name), verdict_of(app, name)
         anchor = f"ledger-{name}"
@@ -197,18 +231,21 @@ class ClaimsLedger(SphinxDirective):
         head = nodes.paragraph("", "", *badge, classes=["claim-head"])
         head += nodes.reference("", name, internal=True, refid=anchor, classes=["claim-id"])
         head += [nodes.Text(" "), nodes.abbreviation("", item["kind"], explanation=KINDS[item["kind"]])]
-        card = nodes.container("", head, ids=[anchor], classes=["claim-card", f"is-{_slug(verdict)}"])
+        chapters = [f"in-{_slug_of_page(page)}" for page in self._chapters(name)]
+        classes = ["claim-card", f"is-{_slug(verdict)}", f"kind-{item['kind']}", *chapters]
+        card = nodes.container("", head, ids=[anchor], classes=classes)
         card += self._markdown(item["sentence"], "claim-sentence")
         works, others = sources.cited(item["source"]), sources.named(item["source"])
         if settled:
             cell = _link(app, self.env.docname, settled.page, f"claim-{name}", "see the cell")
             card += nodes.paragraph("", "", _measured(settled.line), nodes.Text(" "), cell, classes=["claim-result"])
-        if verdict == "reported":
-            card += self._markdown(f"Works: {works}", "claim-result")
+        if "read" in item:
+            reported_by = f"{sources.reported_by(item['source'], item['read'])}."
+            card += self._markdown(reported_by, "claim-result" if verdict == "reported" else "claim-note")
+            card += self._markdown(f"*Setting:* {item['setting']}", "claim-note")
             works = ""
-        if item["conditions"]:
-            label = "Setting and limits" if verdict == "reported" else "Conditions"
-            card += self._markdown(f"*{label}:* {item['conditions']}", "claim-note")
+        if item["limits"]:
+            card += self._markdown(f"*Limits:* {item['limits']}", "claim-note")
         where = "; ".join(filter(None, (others, works)))
         if where:
             card += self._markdown(f"*Source:* {where}", "claim-note")
@@ -219,24 +256,44 @@ class ClaimsLedger(SphinxDirective):
         return nodes.paragraph("", "", *children, *messages, classes=[name])
 
 
-def _filter(counts: Counter) -> nodes.raw:
-    """Radio buttons with the counts, and a box that covers; the style sheet does the hiding, without a script."""
-    choices = [("all", "all", counts.total())]
-    choices += [(_slug(v), v, counts[v]) for v in (*VERDICTS, *WITHOUT_CHECK.values(), UNCHECKED)]
-    labels = "".join(
-        f'<label class="is-{slug}"><input type="radio" name="verdict" value="{slug}"'
-        f'{" checked" if slug == "all" else ""}> <span>{text} <b>{count}</b></span></label>'
-        for slug, text, count in choices
+def _slug_of_page(page: str) -> str:
+    return nodes.make_id(page.rsplit("/", 1)[-1].replace("_", "-").lstrip("0123456789-"))
+
+
+def _controls(counts: Counter, chapters: dict[str, str]) -> nodes.raw:
+    """What filters and covers: hidden, for only the script, which shows it, gives it something to do."""
+    verdicts = [("", "all", counts.total())]
+    verdicts += [(f"is-{_slug(v)}", v, counts[v]) for v in (*VERDICTS, *WITHOUT_CHECK.values(), UNCHECKED)]
+    chips = "".join(
+        f'<label class="{value or "is-all"}"><input type="radio" name="verdict" value="{value}"'
+        f'{"" if value else " checked"}> <span>{text} <b>{count}</b></span></label>'
+        for value, text, count in verdicts
     )
+    pages = [("", "all"), *((f"in-{_slug_of_page(page)}", title) for page, title in chapters.items())]
+    kinds = [("", "all"), *((f"kind-{kind}", f"{kind}: {meaning}") for kind, meaning in KINDS.items())]
     html = (
-        f'<fieldset class="claim-filter"><legend>Show claims by verdict</legend>{labels}</fieldset>'
-        '<p class="claim-cover"><label><input type="checkbox"> '
-        "Cover the verdicts: read a sentence, decide, then choose its name to see what came out.</label></p>"
+        '<form class="claim-filter" autocomplete="off" aria-label="Filter the claims" hidden>'
+        f"<fieldset><legend>Verdict</legend>{chips}</fieldset>"
+        f'<label>Chapter <select name="chapter">{_options(pages)}</select></label>'
+        f'<label>Kind <select name="kind">{_options(kinds)}</select></label>'
+        '<label>Words <input type="search" name="words" placeholder="warm-up"></label>'
+        '<p><button type="button" class="claim-cover" aria-pressed="false">Cover the verdicts</button> '
+        '<button type="reset">Show all</button> <output aria-live="polite"></output></p></form>'
     )
     return nodes.raw("", html, format="html")
 
 
+def _options(choices: list[tuple[str, str]]) -> str:
+    return "".join(f'<option value="{value}">{escape(text)}</option>' for value, text in choices)
+
+
+def _add_script(app, pagename, templatename, context, doctree):
+    if pagename == LEDGER:
+        context["body"] += f"<script>\n{SCRIPT.read_text(encoding='utf-8')}</script>\n"
+
+
 def setup(app):
     app.connect("builder-inited", _load)
+    app.connect("html-page-context", _add_script)
     app.add_role("claim", ClaimRole())
     app.add_directive("claims-ledger", ClaimsLedger)

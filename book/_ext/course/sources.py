@@ -25,6 +25,8 @@ SECTIONS = {
     "003-八": "memory aids",
 }
 
+READ = {"paper": "read in the paper itself", "abstract": "read in the abstract only", "second hand": "read second hand"}
+
 
 def is_work(source: str) -> bool:
     """Whether the source is a work of the bibliography."""
@@ -34,6 +36,14 @@ def is_work(source: str) -> bool:
 def cited(sources: list[str]) -> str:
     """The works among the sources, as citations in Markdown."""
     return ", ".join(f"{{cite:t}}`{source}`" for source in sources if is_work(source))
+
+
+def reported_by(sources: list[str], read: str | dict[str, str]) -> str:
+    """The works with how we read them: one word for all, or one for each."""
+    if isinstance(read, str):
+        works = [source for source in sources if is_work(source)]
+        return f"{cited(works)}, {'each ' if len(works) > 1 else ''}{READ[read]}"
+    return "; ".join(f"{cited([work])}, {READ[how]}" for work, how in read.items())
 
 
 def named(sources: list[str]) -> str:
