@@ -251,7 +251,7 @@ def richness_faults(notebook):
 # What is no prose: code, formulas, tags, directives and their options, headings, all roles but term, links.
 NO_PROSE = re.compile(
     r"(?ms)^(`{3,})(?!\{(?:note|tip|admonition|dropdown)).*?^\1|\$\$.*?\$\$|^#+ .*?$|^:::.*?$|^```.*?$|^:[\w-]+:.*?$|"
-    r"^\([\w.-]+\)=$|\$[^$\n]+\$|\{(?!term\})[\w:]+\}`[^`]*`|(?<![}`])`[^`\n]+`|!?\[[^\]]*\]\([^)]*\)|<[^>\n]*>(?!`)|https?://\S+"
+    r"^\([\w.-]+\)=$|\$[^$\n]+\$|\{(?!term\})[\w:]+\}`[^`]*`|(?<![}`\w>)])`[^`\n]+`|!?\[[^\]]*\]\([^)]*\)|<[^>\n]*>(?!`)|https?://\S+"
 )
 
 
@@ -314,9 +314,9 @@ Short, with `logit` in code, $logit$ in a formula, [a logit](x.md) in a link and
 - write a {term}`norm <final norm>` and
 more,
 - derive its {term}`logits <logit>`,
-- say it.
+- say it of {term}`attention logits <attention logit>` and an {term}`MLP`.
 
-A last paragraph about a logit."""
+A last paragraph about a logit and an MLP."""
 INTERVIEW = """## In the interview
 
 :::{admonition} Thirty seconds
