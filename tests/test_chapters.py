@@ -314,9 +314,9 @@ Short, with `logit` in code, $logit$ in a formula, [a logit](x.md) in a link and
 - write a {term}`norm <final norm>` and
 more,
 - derive its {term}`logits <logit>`,
-- say it of {term}`attention logits <attention logit>` and an {term}`MLP`.
+- say it.
 
-A last paragraph about a logit and an MLP."""
+A last paragraph about a logit."""
 INTERVIEW = """## In the interview
 
 :::{admonition} Thirty seconds
@@ -456,3 +456,7 @@ def test_the_glossary_is_read():
     terms = glossary()
     assert ["Pre-Norm", "Pre-LN"] in terms and ["warm-up"] in terms and ["claim"] in terms
     assert ORDINARY <= {term for entry in terms for term in entry}
+
+
+def test_two_links_in_one_line_are_both_seen():
+    assert list(term_faults(["{term}`logits <logit>` and {term}`MLP` and `code` of a logit and an MLP"], GLOSSARY)) == []
