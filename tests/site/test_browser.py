@@ -407,10 +407,11 @@ def ledger(browser, addresses):
 def shown(page) -> list[str]:
     """The cards that a reader sees, and that the page counts; no heading stands over nothing."""
     cards = page.locator(".claim-card").evaluate_all(VISIBLE)
-    assert page.locator(".claim-filter output").text_content() == f"{len(cards)} of {page.locator('.claim-card').count()} claims"
+    count = page.locator(".claim-card").count()
+    assert page.locator(".claim-filter output").text_content() == f"{len(cards)} of {count} claims"
     headings = page.locator(".claim-group > h2").evaluate_all(VISIBLE)
-    assert len(headings) == page.evaluate("[...document.querySelectorAll('.claim-group')].filter(g => "
-                                          "[...g.querySelectorAll('.claim-card')].some(c => c.checkVisibility())).length")
+    filled = "all => all.filter(group => group.querySelector('.claim-card:not([hidden])')).length"
+    assert len(headings) == page.locator(".claim-group").evaluate_all(filled)
     return cards
 
 
@@ -439,7 +440,8 @@ def test_the_ledger_filters_by_chapter_and_kind(ledger, name):
 def test_filters_of_the_ledger_work_together_and_are_undone(ledger):
     everything = shown(ledger)
     ledger.get_by_label("Words").press_sequentially("WARM-UP  steps")
-    texts = ledger.locator(".claim-card").evaluate_all("all => all.map(card => [card.id, card.textContent.toLowerCase()])")
+    text_of = "all => all.map(card => [card.id, card.textContent.toLowerCase()])"
+    texts = ledger.locator(".claim-card").evaluate_all(text_of)
     by_word = [name for name, text in texts if "warm-up" in text and "steps" in text]
     assert shown(ledger) == by_word and 0 < len(by_word) < len(everything)
     ledger.locator("select[name=kind]").select_option("kind-historical")

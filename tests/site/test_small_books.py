@@ -23,9 +23,10 @@ COLAB = "https://colab.research.google.com/github/someone/knobs/blob/colab"
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory):
-    """A book without faults and without a remote, built."""
+    """A book without faults and without a remote, built; in a folder with what addresses write differently."""
     third = claim_output("third", "holds only if", only_if="it isn't even")
-    root = make_book(tmp_path_factory.mktemp("sound"), TEXT, [claim_output("first"), third])
+    folder = tmp_path_factory.mktemp("sound") / "a b #1 100% ü"
+    root = make_book(folder, TEXT, [claim_output("first"), third], chapter="Everything about zebras.")
     code, said = build(root)
     assert code == 0, said
     return root
@@ -56,6 +57,22 @@ def test_a_condition_goes_on_after_the_verdict(sound):
 def test_the_script_of_the_ledger_is_on_no_other_page(sound):
     assert "claim-reveal" in read(sound, "book/claims")
     assert "claim-reveal" not in read(sound, "book/intro") + read(sound, "notebooks/01_small")
+
+
+def test_a_book_in_a_folder_with_any_name_opens_and_is_searched(browser, sound):
+    page, troubles = browser.new_page(), []
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    aborted = "net::ERR_ABORTED"  # by the front door, which leads on while its icon still loads
+    page.on("requestfailed", lambda request: request.failure == aborted or troubles.append(request.url))
+    page.goto((sound / "_build" / "html" / "index.html").as_uri())
+    page.wait_for_url("**/book/intro.html")
+    page.keyboard.press("Control+k")
+    page.locator("dialog input[type=search]").fill("zebras")
+    page.keyboard.press("Enter")
+    page.locator("#search-results a[href*='01_small.html']").first.click()
+    page.wait_for_url("**/notebooks/01_small.html*")
+    assert "zebras" in page.locator("article").inner_text() and troubles == []
+    page.close()
 
 
 def test_buttons_appear_with_their_addresses(sound):

@@ -63,7 +63,7 @@ def notebooks(root: Path) -> list[Path]:
 def read_claims(root: Path) -> dict[str, dict]:
     """The items of `book/claims.yml` by id."""
     items = yaml.safe_load(claims_file(root).read_text(encoding="utf-8"))
-    items = [{"limits" if k == "conditions" else k: v for k, v in i.items()} for i in items]  # until claims.yml says limits
+    for item in (i for i in items if "conditions" in i): item["limits"] = item.pop("conditions")  # until limits is the name
     return {item["id"]: item for item in items}
 
 
@@ -74,7 +74,7 @@ def read_chapters(root: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
         page = path.relative_to(root).with_suffix("").as_posix()
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
-        titles[page] = re.search(r"^# ([^:?\n]+)", text, re.MULTILINE)[1].strip()
+        titles[page] = _typeset(re.search(r"^# ([^:?\n]+)", text, re.MULTILINE)[1].strip())
         for name in dict.fromkeys(re.findall(r"\{claim\}`([^`]+)`", text)):
             named.setdefault(name, []).append(page)
     return titles, named
