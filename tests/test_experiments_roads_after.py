@@ -1,4 +1,4 @@
-"""Chapter 5's roads against closed forms, hand counts, autograd and the published code."""
+"""The roads after Pre and Post against closed forms, hand counts, autograd and the published code."""
 
 import math
 from statistics import fmean

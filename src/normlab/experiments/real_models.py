@@ -1,4 +1,4 @@
-"""Chapter 5: twenty families of the transformers library, and what goes in and out of their modules."""
+"""Families of the transformers library in miniature, and what goes in and out of their modules."""
 
 from collections.abc import Sequence
 from typing import Any

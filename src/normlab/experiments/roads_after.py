@@ -1,4 +1,4 @@
-"""Chapter 5, roads after Pre and Post: what runs, why an output norm wants QK-norm, what QK-norm bounds."""
+"""Roads after Pre and Post: what runs, why an output norm wants QK-norm, what QK-norm bounds."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext

@@ -1,4 +1,4 @@
-"""Drawings of chapter 5's roads. Every function draws computed or recorded data on the given axes."""
+"""Drawings of the chapter on roads after Pre and Post. Every function draws computed or recorded data on the given axes."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, geometric_mean

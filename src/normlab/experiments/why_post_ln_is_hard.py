@@ -1,4 +1,4 @@
-"""Chapter 5, why Post-LN is hard: measurements that three explanations from the literature can be held against."""
+"""Why Post-LN is hard: measurements that three explanations from the literature can be held against."""
 
 import copy
 from collections.abc import Sequence

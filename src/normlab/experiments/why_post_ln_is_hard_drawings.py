@@ -1,4 +1,4 @@
-"""The drawings of chapter 5's section on why Post-LN is hard. They draw recorded numbers on the given axes."""
+"""The drawings of the chapter on why Post-LN is hard. They draw recorded numbers on the given axes."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -24,6 +24,20 @@ def _medians(ax: Axes, x: Sequence[float], runs: Sequence[Sequence[float]], colo
     """Median of the runs as a line, smallest and largest as a band."""
     drawing.band(ax, x, runs, color)
     ax.plot(x, [median(c) for c in zip(*runs)], style, color=color)
+
+
+def last_gradients(ax: Axes, runs: dict[str, Sequence[dict]]) -> None:
+    """Gradient of the last block's second MLP matrix against depth; {name: results of at_initialization}."""
+    for name, results in runs.items():
+        color, style = LINES[name]
+        _medians(ax, DEPTHS, [r["last"] for r in results], color, style)
+    ax.set(xscale="log", yscale="log", title="Post-LN's gradient is large and flat", xlabel="blocks", xlim=(2.9, 46), ylim=(2e-3, 2))
+    ax.set_ylabel("gradient of the last MLP")
+    plain_log(ax.xaxis, DEPTHS)
+    plain_log(ax.yaxis, (0.01, 0.1, 1))
+    for name, results in runs.items():
+        text = {POST_INIT: "small below", "Post-LN, N(0, 0.02)": "N(0, 0.02)"}.get(name, name)
+        ax.text(25, median(r["last"][-1] for r in results), text, color=LINES[name][0], va="center", fontsize=11)
 
 
 def sensitivity(ax: Axes, runs: dict[str, Sequence[dict]]) -> None:
