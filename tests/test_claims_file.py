@@ -44,7 +44,6 @@ ARTICLE_CLAIMS = set(
 )
 
 CLAIMS = yaml.safe_load((BOOK / "claims.yml").read_text(encoding="utf-8"))
-for c in (c for c in CLAIMS if "conditions" in c): c["limits"] = c.pop("conditions")  # until limits is the name
 BIBLIOGRAPHY = parse_file(str(BOOK / "references.bib")).entries  # raises on a repeated key
 
 

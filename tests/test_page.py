@@ -39,7 +39,6 @@ def test_a_sloppy_condition_is_refused(only_if):
         claim("some-id", True, "3 of 3", "holds only if", only_if)
 
 
-@pytest.mark.xfail(strict=True, reason="delete this mark with the line marked TODO in normlab/page/claims.py")
 def test_a_conditional_claim_names_its_condition():
     with pytest.raises(ValueError, match="only_if goes with.*some-id"):
         claim("some-id", True, "3 of 3", "holds only if")

@@ -9,7 +9,6 @@ from pages import NOTEBOOKS, ROOT, notebook, outputs, parsed
 
 MIME = "application/vnd.normlab.claim+json"
 CLAIMS = {c["id"]: c for c in yaml.safe_load((ROOT / "book" / "claims.yml").read_text(encoding="utf-8"))}
-for c in (c for c in CLAIMS.values() if "conditions" in c): c["limits"] = c.pop("conditions")  # until limits is the name
 FOUND = [(name, o["data"][MIME]) for name in NOTEBOOKS for o in outputs(name) if MIME in o["data"]]
 SETTLED = {found["id"]: (name, found) for name, found in FOUND}
 READ = {"paper": "read in the paper itself", "abstract": "read in the abstract only", "second hand": "read second hand"}

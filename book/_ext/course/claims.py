@@ -63,7 +63,6 @@ def notebooks(root: Path) -> list[Path]:
 def read_claims(root: Path) -> dict[str, dict]:
     """The items of `book/claims.yml` by id."""
     items = yaml.safe_load(claims_file(root).read_text(encoding="utf-8"))
-    for item in (i for i in items if "conditions" in i): item["limits"] = item.pop("conditions")  # until limits is the name
     return {item["id"]: item for item in items}
 
 

@@ -9,7 +9,14 @@ import json
 from docutils import nodes
 
 TO = {"notebooks/05_placement": ["notebooks/07_why_post_ln_is_hard", "notebooks/08_roads_after"]}
-RENAMED = {"notebooks/05_placement": {}}  # old fragment: (page, fragment)
+RENAMED = {  # page: {old fragment: (page, fragment)}
+    "notebooks/05_placement": {
+        "why-is-post-ln-hard": ("notebooks/07_why_post_ln_is_hard", "the-case-one-setting-two-placements"),
+        "what-the-map-says-about-pre-ln-and-ways-out-for-post-ln": ("notebooks/05_placement", "ways-out-for-post-ln"),
+        "exercise-3-which-half-must-shrink": ("notebooks/07_why_post_ln_is_hard", "exercise-2-which-half-must-shrink"),
+        "exercise-4-a-bound-of-your-choice": ("notebooks/08_roads_after", "exercise-2-a-bound-of-your-choice"),
+    }
+}
 
 SCRIPT = """<script id="moved" type="application/json">%s</script>
 <script>

@@ -35,9 +35,7 @@ def claim(id: str, ok: bool, line: str, verdict: str = "holds", only_if: str = "
         raise ValueError(f"unknown verdict {verdict!r}; known verdicts: {', '.join(VERDICTS)}")
     if not line.strip() or "\n" in line:
         raise ValueError(f"the line of claim {id!r} must be one non-empty line, got {line!r}")
-    needed = verdict == "holds only if"
-    needed = needed and only_if != ""  # TODO: delete this line when all notebooks name their conditions
-    if needed != (only_if != ""):
+    if (verdict == "holds only if") != (only_if != ""):
         raise ValueError(f'only_if goes with the verdict "holds only if", got {verdict!r} and {only_if!r} ({id!r})')
     if only_if and (not only_if.strip() or "\n" in only_if or only_if.lower().startswith(("only if", "if "))):
         raise ValueError(f'only_if of claim {id!r} must go on after "holds only if", in one line, got {only_if!r}')

@@ -1,13 +1,12 @@
 """What an exercise answers: not answered yet, right, or by how much it is off. Plain Python at import, no torch."""
 
 import math
-import numbers
 
 NOT_YET = "not answered yet"
 
 
-def check(answer, expected, rtol: float = 1e-6, atol: float = 1e-9) -> bool:
-    """Print whether ``answer`` is ``expected``, without giving it away; True where it is.
+def check(answer, expected, rtol: float = 1e-6, atol: float = 1e-9) -> None:
+    """Print whether ``answer`` is ``expected``: right, not answered yet, or how far off, without giving it away.
 
     Args:
         answer: a number, a text, a tensor, or a list, tuple or dictionary of them. ``...`` or None, as a blank starter
@@ -24,7 +23,6 @@ def check(answer, expected, rtol: float = 1e-6, atol: float = 1e-9) -> bool:
         raise ValueError(f"expected must be an answer, got {expected!r}")
     fault = NOT_YET if _blank(answer) else _fault(answer, expected, rtol, atol)
     print("right" if fault is None else fault)
-    return fault is None
 
 
 def _blank(answer) -> bool:
@@ -41,9 +39,9 @@ def _fault(answer, expected, rtol: float, atol: float) -> str | None:
         return None if answer == expected else "not yet"
     if isinstance(expected, (list, tuple, dict)):
         return _fault_of_several(answer, expected, rtol, atol)
-    if isinstance(expected, numbers.Real):
+    if isinstance(expected, (int, float)):
         answer = answer.item() if getattr(answer, "shape", None) == () else answer
-        if isinstance(answer, bool) or not isinstance(answer, numbers.Real):
+        if isinstance(answer, bool) or not isinstance(answer, (int, float)):
             return f"not yet: a number is asked for, got {type(answer).__name__}"
         if math.isclose(answer, expected, rel_tol=rtol, abs_tol=atol):
             return None
@@ -64,14 +62,14 @@ def _fault(answer, expected, rtol: float, atol: float) -> str | None:
 
 
 def _fault_of_several(answer, expected, rtol: float, atol: float) -> str | None:
-    kind = dict if isinstance(expected, dict) else (list, tuple)
-    if not isinstance(answer, kind) or len(answer) != len(expected):
+    """The first fault of a list, a tuple or a dictionary of answers."""
+    keyed = isinstance(expected, dict)
+    if not isinstance(answer, dict if keyed else (list, tuple)) or len(answer) != len(expected):
         return f"not yet: {len(expected)} answers are asked for, got {answer!r}"
-    if kind is dict and answer.keys() != expected.keys():
+    if keyed and answer.keys() != expected.keys():
         return f"not yet: answers are asked for {', '.join(map(str, expected))}; got {', '.join(map(str, answer))}"
-    names = list(expected) if kind is dict else range(len(expected))
-    for place, name in enumerate(names, start=1):
+    for place, name in enumerate(expected if keyed else range(len(expected)), start=1):
         fault = _fault(answer[name], expected[name], rtol, atol)
         if fault is not None:
-            return f"{name if kind is dict else f'answer {place}'}: {fault}"
+            return f"{name if keyed else f'answer {place}'}: {fault}"
     return None
