@@ -63,13 +63,12 @@ def _fault(answer, expected, rtol: float, atol: float) -> str | None:
 
 def _fault_of_several(answer, expected, rtol: float, atol: float) -> str | None:
     """The first fault of a list, a tuple or a dictionary of answers."""
-    keyed = isinstance(expected, dict)
-    if not isinstance(answer, dict if keyed else (list, tuple)) or len(answer) != len(expected):
+    if not isinstance(answer, dict if isinstance(expected, dict) else (list, tuple)) or len(answer) != len(expected):
         return f"not yet: {len(expected)} answers are asked for, got {answer!r}"
-    if keyed and answer.keys() != expected.keys():
+    if isinstance(expected, dict) and expected.keys() - answer:
         return f"not yet: answers are asked for {', '.join(map(str, expected))}; got {', '.join(map(str, answer))}"
-    for place, name in enumerate(expected if keyed else range(len(expected)), start=1):
+    for place, name in enumerate(expected if isinstance(expected, dict) else range(len(expected)), start=1):
         fault = _fault(answer[name], expected[name], rtol, atol)
         if fault is not None:
-            return f"{name if keyed else f'answer {place}'}: {fault}"
+            return f"{name if isinstance(expected, dict) else f'answer {place}'}: {fault}"
     return None

@@ -180,9 +180,10 @@ def describe(model: Transformer) -> dict:
 #
 # Fixed before the first run: these twelve, these three rates, five seeds, 300 steps. Initial weights:
 # * Xavier, or what DeepNorm's authors prescribe;
-# * normal, for authors who draw with a standard deviation of 0.02 at widths around 1000 (BERT, OLMo 2, the LLaMA of
-#   LayerNorm Scaling and Mix-LN) and for Peri-LN, whose authors' choice we do not know. 0.02 times the root of such a width
-#   is 0.5 to 0.9; in a narrow model 0.02 would be another choice. So 1/sqrt(2.5 d), which is 0.02 at d = 1000;
+# * normal, for authors who draw with a standard deviation of 0.02 at widths from 768 (BERT) to 4096 (OLMo 2; the LLaMA of
+#   LayerNorm Scaling and Mix-LN lies between) and for Peri-LN, whose authors' choice we do not know. 0.02 times the root of
+#   such a width is 0.55 to 1.28; in a narrow model 0.02 would be another choice. So 1/sqrt(2.5 d), which is 0.02 at d = 1000
+#   and 0.63 times 1/sqrt(d) at every width: our translation;
 # * Megatron: the same, writers to the stream divided by sqrt(2 L). HybridNorm's authors prescribe both formulas and this one
 #   for their own placement (arXiv:2503.04598v4, section 5.4).
 # DyT starts at alpha = 0.5, its authors' value outside language models, in which they tune it.
