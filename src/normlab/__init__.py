@@ -39,6 +39,7 @@ _MODULES = (
     "files",
     "functional",
     "inspection",
+    "ledger",
     "norms",
     "numerics",
     "optimizers",
