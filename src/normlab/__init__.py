@@ -39,6 +39,7 @@ _MODULES = (
     "files",
     "functional",
     "inspection",
+    "interview",
     "ledger",
     "norms",
     "numerics",
