@@ -128,7 +128,10 @@ def words(text: str) -> int:
 
 def texts(item: dict[str, Any]) -> list[tuple[str, str]]:
     """All texts of a question that a reader sees, each with the name of its field."""
-    found = [(field, item[field]) for field in ("question", "short", "long", "refute", "zh") if field in item]
+    found: list[tuple[str, str]] = []
+    for field in ("question", "short", "long", "refute", "zh"):
+        if field in item:
+            found.append((field, item[field]))
     for field, keys in _PAIRS.items():
         found += [(f"{field}[{i}].{key}", pair[key]) for i, pair in enumerate(item[field]) for key in keys]
     return found
