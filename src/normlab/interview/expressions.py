@@ -7,17 +7,17 @@
 
 In an expression stand the ledger's functions, P(name) for a preset, the functions of `math`, and for the result
 
-=================  ========================================================================
-n(x)               a whole number with commas: 266,240
-f(x, places)       a fixed number of decimal places: 12.29
-g(x, figures)      significant digits, never an exponent: 0.0076
-pct(x, places)     a share in percent: 39.88%
-sci(x, figures)    a power of ten: 1.2 × 10⁻⁵
-size(x)            bytes in both units: 8.000 GiB (8.590 GB)
-line(id, pattern)  the one group of a regular expression in the line that a cell recorded
-said(id, pattern)  the same in the claim's sentence, for what is only reported
-changed(config, …) a config with other fields, for example norm="layernorm"
-=================  ========================================================================
+==================  ========================================================================
+n(x)                a whole number with commas: 266,240
+f(x, places)        a fixed number of decimal places: 12.29
+g(x, figures)       significant digits, never an exponent: 0.0076
+pct(x, places)      a share in percent: 39.88%
+sci(x, figures)     a power of ten: 1.2 × 10⁻⁵
+size(x)             bytes in both units: 8.000 GiB (8.590 GB)
+line(id, pattern)   the one group of a regular expression in the line that a cell recorded
+said(id, pattern)   the same in the claim's sentence, for what is only reported
+changed(config, …)  a config with other fields, for example norm="layernorm"
+==================  ========================================================================
 """
 
 import dataclasses
