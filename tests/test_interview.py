@@ -19,7 +19,8 @@ BANK = interview.questions()
 
 def test_the_package_carries_the_questions_of_the_book():
     """Evaluated anew from the formulas and the notebooks; `python tools/questions.py` renews the copy."""
-    assert interview.BANK.read_text(encoding="utf-8") == tool.as_json(tool.read_questions(tool.ROOT))
+    current = tool.as_json(tool.read_questions(tool.ROOT)) == interview.BANK.read_text(encoding="utf-8")
+    assert current, "the texts or what cells recorded has changed: run `python tools/questions.py`"
 
 
 def test_how_many_there_are():
