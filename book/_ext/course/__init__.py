@@ -23,19 +23,7 @@ It needs no torch. Of the package it uses modules of plain Python, read from `sr
 import hashlib
 from pathlib import Path
 
-from . import (
-    api,
-    buttons,
-    calculator,
-    claims,
-    house,
-    mathematics,
-    offline,
-    outputs,
-    questions,
-    search,
-    storage,
-)
+from . import api, buttons, calculator, claims, house, mathematics, offline, outputs, questions, search, storage
 
 # What the interview pages are made from.
 INTERVIEW = ("src/normlab/ledger.py", "src/normlab/interview/*.py", "tools/questions.py", "book/interview/*.yml")
