@@ -108,7 +108,7 @@ def test_wheel_carries_data_and_records(project, tmp_path):
     shutil.unpack_archive(wheel, tmp_path / "unpacked", "zip")
     packed = {path.relative_to(tmp_path / "unpacked").as_posix() for path in tmp_path.rglob("normlab/**/*.*")}
     package = ROOT / "src" / "normlab"
-    wanted = {path for pattern in ("**/*.py", "data/*", "records/*.json") for path in package.glob(pattern)}
+    wanted = {path for pattern in ("**/*.py", "data/*", "records/*.json", "interview/*.json") for path in package.glob(pattern)}
     assert {path.relative_to(ROOT / "src").as_posix() for path in wanted if path.is_file()} == packed
 
 
@@ -121,7 +121,7 @@ def test_import_is_light():
 
 
 def test_plain_modules_import_without_torch():
-    plain = ["page", "record", "cli"] + [p.stem for p in (ROOT / "src" / "normlab").glob("ledger.py")]
+    plain = ["page", "record", "cli", "ledger", "interview", "interview.expressions"]
     blocked = "import sys\nfor m in ('torch', 'numpy', 'matplotlib', 'IPython'): sys.modules[m] = None\n"
     for name in plain:
         result = run_python(blocked + f"from normlab.{name} import *")

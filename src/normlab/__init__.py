@@ -39,6 +39,8 @@ _MODULES = (
     "files",
     "functional",
     "inspection",
+    "interview",
+    "ledger",
     "norms",
     "numerics",
     "optimizers",

@@ -5,6 +5,8 @@ repository     where the book's sources live on the web, found at build time
 buttons        download link, Colab and repository buttons of a page
 mathematics    formulas rendered to HTML at build time; a bad formula is a warning
 outputs        notebook outputs next to their nodes: alt texts, claims
+questions      the question bank: the directives ``{questions}``, ``{question-index}``
+calculator     the directive ``{calculator}``: the tables and the script of its page
 api            the directive ``{api}``: the package's reference, from its docstrings
 claims         the claims file, the role ``{claim}``, the directive ``{claims-ledger}``
 search         a search that finds numbers and symbols
@@ -16,13 +18,16 @@ tools          the repository's tools, loaded from their files
 offline        what makes pages light and silent without a network
 =============  ====================================================================
 
-It needs neither torch nor the package ``normlab``.
+It needs no torch. Of the package it uses modules of plain Python, read from `src`.
 """
 
 import hashlib
 from pathlib import Path
 
-from . import api, buttons, claims, house, mathematics, moved, offline, outputs, search, storage
+from . import api, buttons, calculator, claims, house, mathematics, moved, offline, outputs, questions, search, storage
+
+# What the interview pages are made from.
+INTERVIEW = ("src/normlab/ledger.py", "src/normlab/interview/*.py", "tools/questions.py", "book/interview/*.yml")
 
 
 def _fingerprint(root: Path) -> str:
@@ -33,6 +38,7 @@ def _fingerprint(root: Path) -> str:
     """
     own = [path for path in Path(__file__).parent.iterdir() if path.is_file()]
     files = [*own, claims.claims_file(root), *claims.notebooks(root)]
+    files += [path for pattern in INTERVIEW for path in sorted(root.glob(pattern))]
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(path.name.encode() + path.read_bytes())
@@ -56,6 +62,7 @@ def setup(app):
     app.connect("config-inited", _on_config)
     app.add_config_value("course_copyright", "", "html")
     app.connect("config-inited", _keep_the_year, priority=900)  # after Sphinx's own, at 800
-    for part in (api, buttons, claims, house, mathematics, moved, offline, outputs, search, storage):
+    parts = (api, buttons, calculator, claims, house, mathematics, moved, offline, outputs, questions, search, storage)
+    for part in parts:
         part.setup(app)
     return {"version": "1.0", "parallel_read_safe": False, "parallel_write_safe": False}

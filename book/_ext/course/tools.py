@@ -1,5 +1,6 @@
-"""The repository's tools/, which are not an installed package."""
+"""The repository's tools/ and package, which need not be installed."""
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -17,3 +18,13 @@ def load(root: Path, name: str) -> ModuleType:
     finally:
         sys.path.remove(str(path.parent))
     return module
+
+
+def package(root: Path, name: str) -> ModuleType:
+    """The module normlab.NAME of the repository at ``root``, one of those that are plain Python."""
+    folder = str(root / "src")
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(f"normlab.{name}")
+    finally:
+        sys.path.remove(folder)

@@ -1,0 +1,79 @@
+"""The question bank, from book/interview/questions.yml to texts with numbers.
+
+    python tools/questions.py
+
+evaluates the expressions in its texts, checks every question and writes what comes out into the package. The Sphinx
+extension calls `read_questions`. Needs PyYAML, not torch.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+MIME = "application/vnd.normlab.claim+json"
+
+
+def read_source(root: Path) -> list[dict]:
+    """The questions as they are written."""
+    return yaml.safe_load((root / "book" / "interview" / "questions.yml").read_text(encoding="utf-8"))
+
+
+def read_lines(root: Path) -> dict[str, str]:
+    """What the notebooks' cells recorded, by the claim's id."""
+    lines = {}
+    for path in sorted((root / "notebooks").glob("*.ipynb")):
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            for output in cell.get("outputs", ()):
+                if found := output.get("data", {}).get(MIME):
+                    lines[found["id"]] = found["line"]
+    return lines
+
+
+def read_questions(root: Path) -> list[dict]:
+    """The questions with their numbers. Raises ValueError for one that does not fit the schema."""
+    sys.path.insert(0, str(root / "src"))
+    try:
+        from normlab import interview
+        from normlab.interview import expressions
+    finally:
+        sys.path.remove(str(root / "src"))
+    lines = read_lines(root)
+    claims = yaml.safe_load((root / "book" / "claims.yml").read_text(encoding="utf-8"))
+    sentences = {claim["id"]: claim["sentence"] for claim in claims}
+
+    def evaluated(value, where: str):
+        if isinstance(value, dict):
+            return {key: evaluated(item, f"{where}.{key}") for key, item in value.items()}
+        if isinstance(value, list):
+            return [evaluated(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        try:
+            return expressions.evaluate(value, lines, sentences) if isinstance(value, str) else value
+        except ValueError as problem:
+            raise ValueError(f"{where}: {problem}") from None
+
+    items = [evaluated(item, f"question {item.get('id')!r}") for item in read_source(root)]
+    for item in items:  # a line of Chinese ends without a space
+        if isinstance(item.get("zh"), str):
+            item["zh"] = re.sub(r"(?<=[，。；：、？！）”])\s+", "", item["zh"])
+    interview.validate(items, sentences.keys())
+    return items
+
+
+def as_json(items: list[dict]) -> str:
+    """The file that the package carries."""
+    return json.dumps(items, ensure_ascii=False, indent=1) + "\n"
+
+
+def main() -> None:
+    """Write the package's copy."""
+    path = ROOT / "src" / "normlab" / "interview" / "questions.json"
+    path.write_text(as_json(read_questions(ROOT)), encoding="utf-8", newline="\n")
+    print(f"{path.relative_to(ROOT)}: {len(json.loads(path.read_text(encoding='utf-8')))} questions")
+
+
+if __name__ == "__main__":
+    main()
