@@ -1,0 +1,204 @@
+"""Drill: RMSNorm, the forward pass."""
+
+import torch
+
+from normlab.drills.checking import Drill, Mistake, Probe, norm_properties, normal
+
+
+def rms_norm(x, weight, eps):
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    mean_square = wide.square().mean(-1, keepdim=True)
+    scores = wide * torch.rsqrt(mean_square + eps)
+    return scores.to(x.dtype) * weight
+
+
+WEIGHT = torch.tensor([1.0, 2, 3, 4]).double()
+
+DRILL = Drill(
+    solution=rms_norm,
+    task="Write RMSNorm over the last axis: each token divided by its root mean square, times weight. x is a float "
+    "tensor [..., d]; weight is the gain itself, of shape [d]; eps keeps a token of zeros finite. Statistics of float16 "
+    "and bfloat16 are computed in a wider type. Return a tensor of the shape and dtype of x.",
+    minutes=5,
+    why="Most large language models since 2023 use it, and its five lines have room for a dozen mistakes.",
+    hints=(
+        "What is the mean of the squares over the last axis, and which shape must it keep?",
+        "eps is added to the mean square, inside the root.",
+        "rsqrt is one over the root: multiply by it.",
+    ),
+    probes={
+        "offset": Probe("a mean of 3", lambda: (normal(3, 4, seed=1, mean=3), WEIGHT, 1e-6)),
+        "big_eps": Probe("eps = 0.3", lambda: (normal(3, 4, seed=2, std=0.5), WEIGHT, 0.3)),
+        "square": Probe("batch, tokens and features all of size 4", lambda: (normal(4, 4, 4, seed=3), WEIGHT, 1e-6)),
+        "three_axes": Probe("shape (2, 5, 6)", lambda: (normal(2, 5, 6, seed=4, mean=1), normal(6, seed=5, mean=1), 1e-6)),
+        "zeros": Probe("a token of zeros", lambda: (torch.zeros(2, 4).double(), WEIGHT, 1e-6)),
+        "bf16": Probe(
+            "bfloat16 and uneven gains",
+            lambda: (normal(4, 512, seed=6, dtype=torch.bfloat16), normal(512, seed=7, mean=1, std=0.3, dtype=torch.bfloat16), 1e-6),
+        ),
+        "half_big": Probe(
+            "float16 entries of size 300",
+            lambda: (normal(2, 64, seed=8, std=300, dtype=torch.float16), normal(64, seed=9, mean=1, std=0.3, dtype=torch.float16), 1e-6),
+        ),
+    },
+    mistakes=(
+        Mistake(
+            "divide_by_rsqrt",
+            probe="offset",
+            change={"wide * torch.rsqrt": "wide / torch.rsqrt"},
+            says="You divide by rsqrt(...), which multiplies by the root mean square.",
+            fix="Multiply by rsqrt or divide by sqrt.",
+            story="llm-foundry (issues 371 and 372) shipped this division.",
+        ),
+        Mistake(
+            "no_root",
+            probe="offset",
+            change={"wide * torch.rsqrt(mean_square + eps)": "wide / (mean_square + eps)"},
+            says="You divide by the mean square, not by its root.",
+            fix="Take the root of mean_square + eps.",
+        ),
+        Mistake(
+            "sum_not_mean",
+            probe="offset",
+            change={".mean(-1": ".sum(-1"},
+            says="You divide by the Euclidean length (the root of the sum of squares), not by the root mean square.",
+            fix="Take the mean of the squares; the two differ by the factor sqrt(d).",
+        ),
+        Mistake(
+            "mean_abs",
+            probe="offset",
+            change={"wide.square()": "wide.abs()", "torch.rsqrt(mean_square + eps)": "(1 / (mean_square + eps))"},
+            says="You divide by the mean absolute value.",
+            fix="The size is the root of the mean square.",
+        ),
+        Mistake(
+            "centered",
+            probe="offset",
+            change={
+                "mean_square = wide.square()": "wide = wide - wide.mean(-1, keepdim=True)\n    mean_square = wide.square()"
+            },
+            says="You subtract the mean: that is LayerNorm without a bias.",
+            fix="RMSNorm keeps the mean; divide x itself.",
+        ),
+        Mistake(
+            "std_denominator",
+            probe="offset",
+            change={"wide.square().mean(-1, keepdim=True)": "wide.var(-1, keepdim=True, correction=0)"},
+            says="You divide x by its standard deviation.",
+            fix="Use the mean of the squares: it is the variance plus the squared mean.",
+        ),
+        Mistake(
+            "unbiased_std_denominator",
+            probe="offset",
+            change={"wide.square().mean(-1, keepdim=True)": "wide.var(-1, keepdim=True)"},
+            says="You divide x by its standard deviation, with d - 1 in it.",
+            fix="Use the mean of the squares: no mean is subtracted, and the sum is divided by d.",
+        ),
+        Mistake(
+            "eps_outside",
+            probe="big_eps",
+            change={"torch.rsqrt(mean_square + eps)": "(1 / (torch.sqrt(mean_square) + eps))"},
+            says="You add eps to the root mean square.",
+            fix="eps stands inside the root: rsqrt(mean_square + eps).",
+        ),
+        Mistake(
+            "clamp_eps",
+            probe="big_eps",
+            change={"torch.rsqrt(mean_square + eps)": "(1 / torch.sqrt(mean_square).clamp(min=eps))"},
+            says="You take eps as the smallest root mean square that is divided by.",
+            fix="Add eps inside the root.",
+        ),
+        Mistake(
+            "clamp_square",
+            probe="big_eps",
+            change={"mean_square + eps": "mean_square.clamp(min=eps)"},
+            says="You take eps as the smallest mean square.",
+            fix="Add eps to the mean square.",
+        ),
+        Mistake(
+            "no_eps",
+            probe="zeros",
+            change={"mean_square + eps": "mean_square"},
+            says="You never use eps: a token of zeros, such as padding, becomes NaN.",
+            fix="Add eps inside the root.",
+        ),
+        Mistake(
+            "global_rms",
+            probe="square",
+            change={".mean(-1, keepdim=True)": ".mean()"},
+            says="You take one root mean square of the whole tensor.",
+            fix="Give the mean its axis: mean(-1, keepdim=True).",
+        ),
+        Mistake(
+            "seq_axis",
+            probe="square",
+            change={".mean(-1,": ".mean(-2,"},
+            says="You reduce over the axis of tokens (dim=-2): tokens see each other.",
+            fix="Reduce over the last axis.",
+        ),
+        Mistake(
+            "batch_axis",
+            probe="square",
+            change={".mean(-1,": ".mean(0,"},
+            says="You reduce over the axis of the batch (dim=0).",
+            fix="Reduce over the last axis.",
+        ),
+        Mistake(
+            "joint_axes",
+            probe="square",
+            change={".mean(-1,": ".mean((-2, -1),"},
+            says="You reduce over tokens and features together.",
+            fix="Reduce over the last axis alone.",
+        ),
+        Mistake(
+            "no_keepdim",
+            probe="square",
+            change={"(-1, keepdim=True)": "(-1)"},
+            says="Without keepdim=True the mean square loses its last axis and meets the wrong one of x.",
+            fix="Use mean(-1, keepdim=True).",
+        ),
+        Mistake(
+            "no_gain",
+            probe="offset",
+            change={" * weight": ""},
+            says="You never multiply by weight.",
+            fix="End with scores * weight.",
+        ),
+        Mistake(
+            "gemma_gain",
+            probe="offset",
+            change={"* weight": "* (1 + weight)"},
+            says="You scale by 1 + weight.",
+            fix="Here weight is the gain itself.",
+            convention="Gemma, which stores the gain minus 1",
+        ),
+        Mistake(
+            "cast_after_gain",
+            probe="bf16",
+            change={"scores.to(x.dtype) * weight": "(scores * weight).to(x.dtype)"},
+            says="You multiply by the gain in the wider type and round last.",
+            fix="Llama rounds the scores first and multiplies then; both orders pass.",
+            convention="Gemma, OLMo 2 and torch.nn.functional.rms_norm (Llama rounds before the gain)",
+            accepted=True,
+        ),
+        Mistake(
+            "half_stats",
+            probe="half_big",
+            change={"x.float() if x.dtype in (torch.float16, torch.bfloat16) else x": "x"},
+            says="You square in float16: entries from 256 on become infinite, and their token becomes zeros.",
+            fix="Widen half-precision inputs before the square, and cast back.",
+            story="gemma_pytorch (pull request 67) moved a cast that came too early.",
+        ),
+        Mistake(
+            "returns_fp32",
+            probe="half_big",
+            change={"scores.to(x.dtype) * weight": "scores * weight.to(scores.dtype)"},
+            says="You return float32 for a half-precision input.",
+            fix="Cast back to x.dtype.",
+        ),
+    ),
+    properties=norm_properties(torch.ones(6).double(), 1e-12),
+    dtypes="three_axes",
+    gradients="three_axes",
+    shortcuts=("rms_norm",),
+)
