@@ -72,6 +72,32 @@ def _same_entries(a: Tensor, b: Tensor, tolerance: float, loose: bool) -> bool:
     return bool((off <= 4 * HALF[half] * b.abs()).all() and (off > 0).double().mean() <= MAY_DIFFER)
 
 
+def digest(value: Any) -> list[tuple[str, float, list[float]]]:
+    """Each leaf of a result in short: its kind, by how much an equal one may be off at most, its first entries."""
+    if isinstance(value, dict):
+        return [("dict", 0.0, [float(len(value))]), *(leaf for key in sorted(value) for leaf in digest(value[key]))]
+    if isinstance(value, tuple):
+        return [("tuple", 0.0, [float(len(value))]), *(leaf for item in value for leaf in digest(item))]
+    if _is_number(value) or isinstance(value, Tensor):
+        tensor = torch.as_tensor(value)
+        entries = tensor.double().reshape(-1)
+        size = float(entries.nan_to_num(0, 0, 0).abs().max()) if entries.numel() else 0.0
+        shape = "number" if _is_number(value) else str(tuple(tensor.shape))
+        return [(shape, size * (0.06 if tensor.dtype in HALF else 1e-3), entries[:8].tolist())]
+    return [(repr(value), 0.0, [])]
+
+
+def apart(a: list[tuple[str, float, list[float]]], b: list[tuple[str, float, list[float]]]) -> bool:
+    """Two digests differ by so much that :func:`same` would say no; quick, for a search through many."""
+    if len(a) != len(b):
+        return True
+    for (kind, allowed, mine), (other, allowed_too, theirs) in zip(a, b):
+        most = max(allowed, allowed_too)
+        if kind != other or any(abs(x - y) > most or (x == x) != (y == y) for x, y in zip(mine, theirs)):
+            return True
+    return False
+
+
 def _is_number(value: Any) -> bool:
     if isinstance(value, Tensor):
         return value.dim() == 0
