@@ -13,9 +13,16 @@ def add_rms_norm(x, residual, weight, eps):
     return normed, total
 
 
-def arguments(*shape: int, seed: int, eps: float, dtype: torch.dtype = torch.float64, small: float = 1.0, large: float = 2.0):
+def arguments(
+    *shape: int, seed: int, eps: float, dtype: torch.dtype = torch.float64, small: float = 1.0, large: float = 2.0
+):
     gain = normal(shape[-1], seed=seed + 2, mean=1, std=0.3, dtype=dtype)
-    return normal(*shape, seed=seed, std=small, dtype=dtype), normal(*shape, seed=seed + 1, std=large, dtype=dtype), gain, eps
+    return (
+        normal(*shape, seed=seed, std=small, dtype=dtype),
+        normal(*shape, seed=seed + 1, std=large, dtype=dtype),
+        gain,
+        eps,
+    )
 
 
 DRILL = Drill(
@@ -35,7 +42,10 @@ DRILL = Drill(
         "random": Probe("random x, residual and gains", lambda: arguments(3, 5, 6, seed=1, eps=1e-6)),
         "big_eps": Probe("eps = 0.5", lambda: arguments(4, 6, seed=11, eps=0.5)),
         "square": Probe("batch, tokens and features all of size 4", lambda: arguments(4, 4, 4, seed=21, eps=1e-6)),
-        "zeros": Probe("a sum of zeros", lambda: (torch.ones(2, 4).double(), -torch.ones(2, 4).double(), torch.ones(4).double(), 1e-6)),
+        "zeros": Probe(
+            "a sum of zeros",
+            lambda: (torch.ones(2, 4).double(), -torch.ones(2, 4).double(), torch.ones(4).double(), 1e-6),
+        ),
         "bf16": Probe(
             "bfloat16, x much smaller than the residual",
             lambda: arguments(4, 512, seed=31, eps=1e-6, dtype=torch.bfloat16, small=0.1, large=8.0),
@@ -63,7 +73,11 @@ DRILL = Drill(
         Mistake(
             "norm_before_add",
             "random",
-            {"wide = total.float() if total.dtype": "wide = x.float() if total.dtype", "else total": "else x", "* weight": "* weight + residual"},
+            {
+                "wide = total.float() if total.dtype": "wide = x.float() if total.dtype",
+                "else total": "else x",
+                "* weight": "* weight + residual",
+            },
             "You normalize x and then add the residual.",
             "Add first, normalize the sum.",
         ),
@@ -77,7 +91,10 @@ DRILL = Drill(
         Mistake(
             "norm_only_residual",
             "random",
-            {"wide = total.float() if total.dtype": "wide = residual.float() if total.dtype", "else total": "else residual"},
+            {
+                "wide = total.float() if total.dtype": "wide = residual.float() if total.dtype",
+                "else total": "else residual",
+            },
             "You normalize the residual from before the addition.",
             "Normalize the sum.",
         ),
@@ -133,7 +150,9 @@ DRILL = Drill(
         Mistake(
             "eps_outside",
             "big_eps",
-            {"torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)": "1 / (wide.square().mean(-1, keepdim=True).sqrt() + eps)"},
+            {
+                "torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)": "1 / (wide.square().mean(-1, keepdim=True).sqrt() + eps)"
+            },
             "You add eps to the root mean square.",
             "eps stands inside the root.",
         ),

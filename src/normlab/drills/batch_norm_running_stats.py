@@ -37,7 +37,9 @@ DRILL = Drill(
     ),
     probes={
         "three": Probe("three batches of 4 rows", lambda: arguments((4, 4, 4), 3, 0.1, 1e-5, seed=1)),
-        "uneven": Probe("batches of 6, 2 and 3 rows and momentum 0.3", lambda: arguments((6, 2, 3), 5, 0.3, 1e-3, seed=21)),
+        "uneven": Probe(
+            "batches of 6, 2 and 3 rows and momentum 0.3", lambda: arguments((6, 2, 3), 5, 0.3, 1e-3, seed=21)
+        ),
         "none": Probe("no training batch at all", lambda: arguments((), 4, 0.1, 1e-5, seed=41)),
     },
     mistakes=(
@@ -87,8 +89,7 @@ DRILL = Drill(
             "std_ema",
             "three",
             {
-                "(1 - momentum) * running_var + momentum * batch.var(0, correction=1)":
-                "((1 - momentum) * running_var.sqrt() + momentum * batch.std(0, correction=1)).square()",
+                "(1 - momentum) * running_var + momentum * batch.var(0, correction=1)": "((1 - momentum) * running_var.sqrt() + momentum * batch.std(0, correction=1)).square()",
             },
             "You average standard deviations.",
             "Average variances.",
@@ -107,7 +108,9 @@ DRILL = Drill(
         Mistake(
             "eval_batch_stats",
             "three",
-            {"y = (x - running_mean) / torch.sqrt(running_var + eps)": "y = (x - x.mean(0)) / torch.sqrt(x.var(0, correction=0) + eps)"},
+            {
+                "y = (x - running_mean) / torch.sqrt(running_var + eps)": "y = (x - x.mean(0)) / torch.sqrt(x.var(0, correction=0) + eps)"
+            },
             "In evaluation you still use the statistics of the batch.",
             "Use the running ones: a row's result must not depend on its neighbors.",
         ),
@@ -142,7 +145,10 @@ DRILL = Drill(
         Mistake(
             "eps_outside",
             "uneven",
-            {"torch.sqrt(var + eps)": "(torch.sqrt(var) + eps)", "torch.sqrt(running_var + eps)": "(torch.sqrt(running_var) + eps)"},
+            {
+                "torch.sqrt(var + eps)": "(torch.sqrt(var) + eps)",
+                "torch.sqrt(running_var + eps)": "(torch.sqrt(running_var) + eps)",
+            },
             "You add eps to the standard deviation.",
             "eps stands under the root.",
         ),

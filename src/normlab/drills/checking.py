@@ -48,7 +48,16 @@ from normlab.drills import guard, progress, values
 Solution = Callable[..., Any]
 NOT_IN_CATALOGUE = "This mistake is not in the catalogue; what is said above is all that the checker knows."
 SWEEP = (torch.float32, torch.bfloat16, torch.float16)
-PEEKING = {"_getframe", "currentframe", "f_back", "f_locals", "getouterframes", "get_objects", "get_referrers", "normlab"}
+PEEKING = {
+    "_getframe",
+    "currentframe",
+    "f_back",
+    "f_locals",
+    "getouterframes",
+    "get_objects",
+    "get_referrers",
+    "normlab",
+}
 AUTOGRAD = {"autograd", "backward", "jacobian", "gradcheck"}
 PRINTED = 2000  # characters of the learner's prints that are shown
 
@@ -404,7 +413,11 @@ def observe(drill: Drill, load: Callable[[], Solution]) -> Iterator[tuple[str, A
             yield "dtypes", str(dtype).removeprefix("torch."), _call(drill, solution, arguments)
     if drill.gradients:
         arguments = drill.probes[drill.gradients].arguments()
-        yield "gradients", drill.gradients, _call(drill, functools.partial(_gradients, drill, solution), arguments, raw=True)
+        yield (
+            "gradients",
+            drill.gradients,
+            _call(drill, functools.partial(_gradients, drill, solution), arguments, raw=True),
+        )
     for number, item in enumerate(drill.properties):
         yield "properties", number, _holds(item, solution)
 
@@ -441,12 +454,18 @@ def clone(value: Any) -> Any:
 def _modified(drill: Drill, before: tuple, after: tuple) -> tuple[str, ...]:
     names = list(inspect.signature(drill.solution).parameters)
     names += [f"argument {i + 1}" for i in range(len(names), len(after))]
-    return tuple(name for name, a, b in zip(names, before, after) if not values.same(values.plain(b), values.plain(a), 0.0))
+    return tuple(
+        name for name, a, b in zip(names, before, after) if not values.same(values.plain(b), values.plain(a), 0.0)
+    )
 
 
 def _cast(arguments: tuple, dtype: torch.dtype) -> tuple:
     return tuple(
-        a.to(dtype) if isinstance(a, Tensor) and a.is_floating_point() else _cast(a, dtype) if isinstance(a, tuple) else a
+        a.to(dtype)
+        if isinstance(a, Tensor) and a.is_floating_point()
+        else _cast(a, dtype)
+        if isinstance(a, tuple)
+        else a
         for a in arguments
     )
 
@@ -512,7 +531,9 @@ def judge(drill: Drill, observed: Observed) -> Report:
     if observed.end:
         where = next((name for name in drill.probes if name not in observed.probes), "")
         where = f" on an input with {drill.probes[where].sees}" if where else ""
-        return _common(drill, "too_slow" if observed.end == guard.TIME else "died", f"Your function {observed.end}{where}.")
+        return _common(
+            drill, "too_slow" if observed.end == guard.TIME else "died", f"Your function {observed.end}{where}."
+        )
     right = reference(drill)
     ids, others = diagnose(drill, observed.probes)
     if ids is None and all(outcome.error for outcome in observed.probes.values()):
@@ -531,9 +552,7 @@ def judge(drill: Drill, observed: Observed) -> Report:
     return _known(drill, observed, right, mistakes, faults, accepted, others)
 
 
-def diagnose(
-    drill: Drill, outcomes: dict[str, Outcome]
-) -> tuple[tuple[str, ...] | None, tuple[tuple[str, ...], ...]]:
+def diagnose(drill: Drill, outcomes: dict[str, Outcome]) -> tuple[tuple[str, ...] | None, tuple[tuple[str, ...], ...]]:
     """The ids that explain the outcomes (none: they are right) and other ids that would; None for no explanation.
 
     Right results first, then accepted conventions, single mistakes, pairs; once strictly, and once with dtypes and
@@ -559,7 +578,9 @@ def _explains(drill: Drill, ids: tuple[str, ...], outcomes: dict[str, Outcome], 
     expected = predicted(drill, *ids)
     if expected is None:
         return False
-    if any(o.error != expected[name].error or values.apart(o.digest, expected[name].digest) for name, o in outcomes.items()):
+    if any(
+        o.error != expected[name].error or values.apart(o.digest, expected[name].digest) for name, o in outcomes.items()
+    ):
         return False
     for name, outcome in outcomes.items():
         tolerance = drill.probes[name].tolerance * (5 if ids else 1)
@@ -644,8 +665,7 @@ def _unknown(drill: Drill, observed: Observed, right: Observed, faults: list[tup
     failing = [
         name
         for name, outcome in observed.probes.items()
-        if not outcome.error
-        and not values.same(outcome.value, right.probes[name].value, drill.probes[name].tolerance)
+        if not outcome.error and not values.same(outcome.value, right.probes[name].value, drill.probes[name].tolerance)
     ]
     if failing and not faults:
         lines.append(_example(drill, observed, right, failing[0]))
@@ -678,7 +698,9 @@ def _example(drill: Drill, observed: Observed, right: Observed, probe: str) -> s
         return "\n".join([*lines, f"{sees} your function raises. {outcome.explanation}"])
     if fault := values.broken(outcome.value, right.probes[probe].value):
         return "\n".join([*lines, f"{sees} {fault[1]}."])
-    return "\n".join([*lines, f"{sees}:", values.example(outcome.value, right.probes[probe].value, drill.probes[probe].tolerance)])
+    return "\n".join(
+        [*lines, f"{sees}:", values.example(outcome.value, right.probes[probe].value, drill.probes[probe].tolerance)]
+    )
 
 
 def _common(drill: Drill, id: str, text: str) -> Report:

@@ -12,7 +12,12 @@ def dyt(x, alpha, weight, bias):
 
 def arguments(*shape: int, seed: int, std: float = 2.0, mean: float = 0.3):
     alpha = torch.tensor(0.7).double()
-    return normal(*shape, seed=seed, mean=mean, std=std), alpha, normal(shape[-1], seed=seed + 1, mean=1, std=0.5), normal(shape[-1], seed=seed + 2)
+    return (
+        normal(*shape, seed=seed, mean=mean, std=std),
+        alpha,
+        normal(shape[-1], seed=seed + 1, mean=1, std=0.5),
+        normal(shape[-1], seed=seed + 2),
+    )
 
 
 DRILL = Drill(
@@ -28,7 +33,9 @@ DRILL = Drill(
     ),
     probes={
         "random": Probe("random entries", lambda: arguments(2, 5, 6, seed=1)),
-        "huge": Probe("entries of size 2000", lambda: (lambda a: (a[0].sign() * 2000, *a[1:]))(arguments(3, 4, seed=11))),
+        "huge": Probe(
+            "entries of size 2000", lambda: (lambda a: (a[0].sign() * 2000, *a[1:]))(arguments(3, 4, seed=11))
+        ),
         "square": Probe("batch, tokens and features all of size 4", lambda: arguments(4, 4, 4, seed=21, std=1.0)),
         "zeros": Probe("a token of zeros", lambda: (lambda a: (0 * a[0], *a[1:]))(arguments(2, 3, seed=31))),
     },
@@ -52,7 +59,13 @@ DRILL = Drill(
         ),
         Mistake("no_alpha", "random", {"alpha * x": "x"}, "alpha is not used.", "Use tanh(alpha * x)."),
         Mistake("alpha_divides", "random", {"alpha * x": "x / alpha"}, "You divide by alpha.", "Multiply x by alpha."),
-        Mistake("bias_inside", "random", {"alpha * x) * weight + bias": "alpha * x + bias) * weight"}, "The bias stands inside the tanh.", "Add it at the end."),
+        Mistake(
+            "bias_inside",
+            "random",
+            {"alpha * x) * weight + bias": "alpha * x + bias) * weight"},
+            "The bias stands inside the tanh.",
+            "Add it at the end.",
+        ),
         Mistake(
             "bias_before_gain",
             "random",
@@ -60,12 +73,36 @@ DRILL = Drill(
             "You add the bias before the gain.",
             "The gain comes first.",
         ),
-        Mistake("gain_inside", "random", {"alpha * x) * weight": "alpha * x * weight)"}, "The gain stands inside the tanh.", "Multiply the tanh's result by it."),
-        Mistake("no_affine", "random", {" * weight + bias": ""}, "You never apply weight and bias.", "End with * weight + bias."),
+        Mistake(
+            "gain_inside",
+            "random",
+            {"alpha * x) * weight": "alpha * x * weight)"},
+            "The gain stands inside the tanh.",
+            "Multiply the tanh's result by it.",
+        ),
+        Mistake(
+            "no_affine",
+            "random",
+            {" * weight + bias": ""},
+            "You never apply weight and bias.",
+            "End with * weight + bias.",
+        ),
         Mistake("no_bias", "random", {" + bias": ""}, "You never add the bias.", "Add it at the end."),
-        Mistake("sigmoid", "random", {"torch.tanh(": "torch.sigmoid("}, "You use the sigmoid, which is not 0 at 0.", "Use tanh."),
+        Mistake(
+            "sigmoid",
+            "random",
+            {"torch.tanh(": "torch.sigmoid("},
+            "You use the sigmoid, which is not 0 at 0.",
+            "Use tanh.",
+        ),
         Mistake("erf", "random", {"torch.tanh(": "torch.erf("}, "You use the error function.", "DyT uses tanh."),
-        Mistake("hardtanh", "random", {"torch.tanh(alpha * x)": "(alpha * x).clamp(-1, 1)"}, "You clip instead of squashing smoothly.", "Use tanh."),
+        Mistake(
+            "hardtanh",
+            "random",
+            {"torch.tanh(alpha * x)": "(alpha * x).clamp(-1, 1)"},
+            "You clip instead of squashing smoothly.",
+            "Use tanh.",
+        ),
         Mistake(
             "softsign",
             "random",

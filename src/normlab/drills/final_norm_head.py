@@ -150,7 +150,9 @@ DRILL = Drill(
         Mistake(
             "eps_outside",
             "big_eps",
-            {"torch.rsqrt(last.square().mean(-1, keepdim=True) + eps)": "1 / (last.square().mean(-1, keepdim=True).sqrt() + eps)"},
+            {
+                "torch.rsqrt(last.square().mean(-1, keepdim=True) + eps)": "1 / (last.square().mean(-1, keepdim=True).sqrt() + eps)"
+            },
             "You add eps to the root mean square.",
             "eps stands inside the root.",
         ),

@@ -97,8 +97,20 @@ DRILL = Drill(
             "You scale the step by |x|, and divide by the unscaled one.",
             "Divide by the step that was made.",
         ),
-        Mistake("sign", "fine", {"(f(x + step) - f(x - step))": "(f(x - step) - f(x + step))"}, "The sign is wrong.", "f(x + step) comes first."),
-        Mistake("flat", "fine", {"return gradient": "return gradient.view(-1)"}, "The gradient is flat.", "Return it in the shape of x."),
+        Mistake(
+            "sign",
+            "fine",
+            {"(f(x + step) - f(x - step))": "(f(x - step) - f(x + step))"},
+            "The sign is wrong.",
+            "f(x + step) comes first.",
+        ),
+        Mistake(
+            "flat",
+            "fine",
+            {"return gradient": "return gradient.view(-1)"},
+            "The gradient is flat.",
+            "Return it in the shape of x.",
+        ),
         Mistake(
             "float32",
             "float32",

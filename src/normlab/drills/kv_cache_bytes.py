@@ -24,13 +24,21 @@ DRILL = Drill(
         "The cache grows linearly with the tokens.",
     ),
     probes={
-        "llama": Probe("the sizes of Llama 3 8B, 8192 tokens, batch 3, 2 bytes", lambda: (dict(LLAMA_3_8B), 8192, 3, 2)),
+        "llama": Probe(
+            "the sizes of Llama 3 8B, 8192 tokens, batch 3, 2 bytes", lambda: (dict(LLAMA_3_8B), 8192, 3, 2)
+        ),
         "gemma": Probe("the sizes of Gemma 2 2B, 1000 tokens, batch 1, 1 byte", lambda: (dict(GEMMA_2_2B), 1000, 1, 1)),
         "one": Probe("one token", lambda: (dict(LLAMA_3_8B), 1, 1, 2)),
         "empty": Probe("no token yet", lambda: (dict(GEMMA_2_2B), 0, 5, 2)),
     },
     mistakes=(
-        Mistake("no_two", "llama", {"2 * config": "config"}, "You count keys or values, not both.", "Keys and values are two tensors: a factor of 2."),
+        Mistake(
+            "no_two",
+            "llama",
+            {"2 * config": "config"},
+            "You count keys or values, not both.",
+            "Keys and values are two tensors: a factor of 2.",
+        ),
         Mistake(
             "all_heads",
             "llama",
@@ -52,7 +60,13 @@ DRILL = Drill(
             "You assume four bytes per number.",
             "Multiply by bytes_per_number.",
         ),
-        Mistake("counts_numbers", "llama", {" * bytes_per_number\n": "\n"}, "You return numbers, not bytes.", "Multiply by bytes_per_number."),
+        Mistake(
+            "counts_numbers",
+            "llama",
+            {" * bytes_per_number\n": "\n"},
+            "You return numbers, not bytes.",
+            "Multiply by bytes_per_number.",
+        ),
         Mistake(
             "tokens_squared",
             "llama",
@@ -60,8 +74,16 @@ DRILL = Drill(
             "Your cache is quadratic in the tokens.",
             "It is linear; scores are quadratic, and they are not cached.",
         ),
-        Mistake("no_layers", "llama", {'config["layers"] * ': ""}, "You count one layer.", "Each layer has its own cache."),
-        Mistake("no_batch", "llama", {" * batch": ""}, "You count one sequence.", "Each sequence of the batch has its own cache."),
+        Mistake(
+            "no_layers", "llama", {'config["layers"] * ': ""}, "You count one layer.", "Each layer has its own cache."
+        ),
+        Mistake(
+            "no_batch",
+            "llama",
+            {" * batch": ""},
+            "You count one sequence.",
+            "Each sequence of the batch has its own cache.",
+        ),
         Mistake(
             "hidden_ratio",
             "gemma",

@@ -122,7 +122,10 @@ DRILL = Drill(
         Mistake(
             "no_center",
             "small_d",
-            {"(wide - mean)": "wide", "wide.var(-1, keepdim=True, correction=0)": "(wide * wide).mean(-1, keepdim=True)"},
+            {
+                "(wide - mean)": "wide",
+                "wide.var(-1, keepdim=True, correction=0)": "(wide * wide).mean(-1, keepdim=True)",
+            },
             "You scale by the root mean square and never subtract the mean: that is RMSNorm with a bias.",
             "Subtract the mean before both the variance and the division.",
         ),

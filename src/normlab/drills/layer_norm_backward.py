@@ -146,7 +146,10 @@ DRILL = Drill(
         Mistake(
             "dw_mean",
             "random",
-            {"scores).flatten(0, -2).sum(0)": "scores).flatten(0, -2).mean(0)", "dy.flatten(0, -2).sum(0)": "dy.flatten(0, -2).mean(0)"},
+            {
+                "scores).flatten(0, -2).sum(0)": "scores).flatten(0, -2).mean(0)",
+                "dy.flatten(0, -2).sum(0)": "dy.flatten(0, -2).mean(0)",
+            },
             "You average dweight and dbias over the tokens.",
             "Shared parameters receive the sum over all tokens.",
         ),

@@ -177,7 +177,9 @@ DRILL = Drill(
             "End with (scores * weight + bias) * mask.",
         ),
     ),
-    properties=norm_properties(torch.ones(2, 5, dtype=torch.bool), torch.ones(6).double(), torch.zeros(6).double(), 1e-12),
+    properties=norm_properties(
+        torch.ones(2, 5, dtype=torch.bool), torch.ones(6).double(), torch.zeros(6).double(), 1e-12
+    ),
     dtypes="zeropad",
     gradients="zeropad",
 )

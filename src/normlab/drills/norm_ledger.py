@@ -25,14 +25,27 @@ DRILL = Drill(
         "Parameters do not depend on the number of tokens.",
     ),
     probes={
-        "layernorm": Probe("32 layers with two LayerNorms of width 4096 and a final one", lambda: ("layernorm", 4096, 32, 2, True, 3, 2)),
-        "rmsnorm": Probe("26 layers with four RMSNorms of width 2304, none at the end", lambda: ("rmsnorm", 2304, 26, 4, False, 5, 1)),
+        "layernorm": Probe(
+            "32 layers with two LayerNorms of width 4096 and a final one",
+            lambda: ("layernorm", 4096, 32, 2, True, 3, 2),
+        ),
+        "rmsnorm": Probe(
+            "26 layers with four RMSNorms of width 2304, none at the end", lambda: ("rmsnorm", 2304, 26, 4, False, 5, 1)
+        ),
         "final": Probe("one RMSNorm a layer and a final one", lambda: ("rmsnorm", 10, 3, 1, True, 7, 4)),
         "no_tokens": Probe("no tokens", lambda: ("layernorm", 8, 2, 2, False, 0, 4)),
     },
     mistakes=(
-        Mistake("no_final", "layernorm", {" + final": ""}, "The final norm is not counted.", "Add one where final is true."),
-        Mistake("always_final", "rmsnorm", {" + final": " + 1"}, "You count a final norm that is not there.", "Add one only where final is true."),
+        Mistake(
+            "no_final", "layernorm", {" + final": ""}, "The final norm is not counted.", "Add one where final is true."
+        ),
+        Mistake(
+            "always_final",
+            "rmsnorm",
+            {" + final": " + 1"},
+            "You count a final norm that is not there.",
+            "Add one only where final is true.",
+        ),
         Mistake(
             "final_per_layer",
             "layernorm",
@@ -40,11 +53,41 @@ DRILL = Drill(
             "You count a final norm in each layer.",
             "There is one, after the last layer.",
         ),
-        Mistake("one_per_layer", "layernorm", {"layers * norms_per_layer": "layers"}, "You count one norm per layer.", "Multiply by norms_per_layer."),
-        Mistake("fixed_two", "rmsnorm", {"layers * norms_per_layer": "layers * 2"}, "You count two norms per layer.", "Multiply by norms_per_layer: Gemma 2 has four."),
-        Mistake("rms_has_bias", "rmsnorm", {'2 if kind == "layernorm" else 1': "2"}, "Your RMSNorm has a bias.", "It has one vector, the gain."),
-        Mistake("layer_norm_no_bias", "layernorm", {'2 if kind == "layernorm" else 1': "1"}, "Your LayerNorm has no bias.", "It has two vectors, gain and bias."),
-        Mistake("scalar_gain", "rmsnorm", {"norms * vectors * width": "norms * vectors"}, "Your gain is one number.", "It is a vector of the stream's width."),
+        Mistake(
+            "one_per_layer",
+            "layernorm",
+            {"layers * norms_per_layer": "layers"},
+            "You count one norm per layer.",
+            "Multiply by norms_per_layer.",
+        ),
+        Mistake(
+            "fixed_two",
+            "rmsnorm",
+            {"layers * norms_per_layer": "layers * 2"},
+            "You count two norms per layer.",
+            "Multiply by norms_per_layer: Gemma 2 has four.",
+        ),
+        Mistake(
+            "rms_has_bias",
+            "rmsnorm",
+            {'2 if kind == "layernorm" else 1': "2"},
+            "Your RMSNorm has a bias.",
+            "It has one vector, the gain.",
+        ),
+        Mistake(
+            "layer_norm_no_bias",
+            "layernorm",
+            {'2 if kind == "layernorm" else 1': "1"},
+            "Your LayerNorm has no bias.",
+            "It has two vectors, gain and bias.",
+        ),
+        Mistake(
+            "scalar_gain",
+            "rmsnorm",
+            {"norms * vectors * width": "norms * vectors"},
+            "Your gain is one number.",
+            "It is a vector of the stream's width.",
+        ),
         Mistake(
             "read_only",
             "rmsnorm",
@@ -66,7 +109,13 @@ DRILL = Drill(
             "Your LayerNorm reads its input twice.",
             "A fused one reads it once, like RMSNorm; a second pass is a property of a kernel, not of the formula.",
         ),
-        Mistake("counts_numbers", "layernorm", {" * bytes_per_number\n": "\n"}, "You return numbers, not bytes.", "Multiply by bytes_per_number."),
+        Mistake(
+            "counts_numbers",
+            "layernorm",
+            {" * bytes_per_number\n": "\n"},
+            "You return numbers, not bytes.",
+            "Multiply by bytes_per_number.",
+        ),
         Mistake(
             "parameters_in_bytes",
             "layernorm",

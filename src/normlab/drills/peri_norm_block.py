@@ -35,7 +35,10 @@ DRILL = Drill(
         Mistake(
             "norm_on_sum",
             "zero_sub",
-            {"x + out1(attention(norm1(x)))": "out1(x + attention(norm1(x)))", "h + out2(mlp(norm2(h)))": "out2(h + mlp(norm2(h)))"},
+            {
+                "x + out1(attention(norm1(x)))": "out1(x + attention(norm1(x)))",
+                "h + out2(mlp(norm2(h)))": "out2(h + mlp(norm2(h)))",
+            },
             "Your output norms cover the sum, as in Post-Norm.",
             "Normalize the increment and leave the stream alone.",
         ),

@@ -43,7 +43,10 @@ DRILL = Drill(
         Mistake(
             "both",
             "random",
-            {"norm1(x + attention(x))": "norm1(x + attention(norm1(x)))", "norm2(h + mlp(h))": "norm2(h + mlp(norm2(h)))"},
+            {
+                "norm1(x + attention(x))": "norm1(x + attention(norm1(x)))",
+                "norm2(h + mlp(h))": "norm2(h + mlp(norm2(h)))",
+            },
             "You normalize both what the sublayer reads and the sum.",
             "Only the sum is normalized.",
         ),

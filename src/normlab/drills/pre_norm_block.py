@@ -33,8 +33,12 @@ def arguments(*shape: int, seed: int, norms: int, zero: bool = False, factor: fl
 def block_probes(norms: int) -> dict[str, Probe]:
     return {
         "random": Probe("random sublayers", lambda: arguments(2, 5, 6, seed=1, norms=norms)),
-        "zero_sub": Probe("two sublayers that return zeros", lambda: arguments(2, 4, 6, seed=11, norms=norms, zero=True)),
-        "two_axes": Probe("shape (3, 5) and large sublayers", lambda: arguments(3, 5, seed=21, norms=norms, factor=3.0)),
+        "zero_sub": Probe(
+            "two sublayers that return zeros", lambda: arguments(2, 4, 6, seed=11, norms=norms, zero=True)
+        ),
+        "two_axes": Probe(
+            "shape (3, 5) and large sublayers", lambda: arguments(3, 5, seed=21, norms=norms, factor=3.0)
+        ),
     }
 
 
@@ -63,7 +67,10 @@ DRILL = Drill(
         Mistake(
             "residual_from_normed",
             "zero_sub",
-            {"x + attention(norm1(x))": "norm1(x) + attention(norm1(x))", "h + mlp(norm2(h))": "norm2(h) + mlp(norm2(h))"},
+            {
+                "x + attention(norm1(x))": "norm1(x) + attention(norm1(x))",
+                "h + mlp(norm2(h))": "norm2(h) + mlp(norm2(h))",
+            },
             "The skips start from the normalized stream.",
             "Add to x itself, so that a clean path leads through the block.",
         ),

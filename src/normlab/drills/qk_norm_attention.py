@@ -26,7 +26,15 @@ def rope(x):
 
 def arguments(batch: int, heads: int, tokens: int, width: int, seed: int, eps: float, size: float = 2.0):
     q, k, v = (normal(batch, heads, tokens, width, seed=seed + i, mean=0.3, std=size) for i in range(3))
-    return q, k, v, normal(width, seed=seed + 3, mean=1, std=0.5), normal(width, seed=seed + 4, mean=1.5, std=0.5), rope, eps
+    return (
+        q,
+        k,
+        v,
+        normal(width, seed=seed + 3, mean=1, std=0.5),
+        normal(width, seed=seed + 4, mean=1.5, std=0.5),
+        rope,
+        eps,
+    )
 
 
 DRILL = Drill(
@@ -43,7 +51,9 @@ DRILL = Drill(
     ),
     probes={
         "random": Probe("random queries, keys and gains", lambda: arguments(2, 3, 5, 4, seed=1, eps=1e-6)),
-        "square": Probe("batch, heads, tokens and head_dim all of size 4", lambda: arguments(4, 4, 4, 4, seed=11, eps=1e-6)),
+        "square": Probe(
+            "batch, heads, tokens and head_dim all of size 4", lambda: arguments(4, 4, 4, 4, seed=11, eps=1e-6)
+        ),
         "big_eps": Probe("eps = 0.5 and small entries", lambda: arguments(1, 2, 6, 8, seed=21, eps=0.5, size=0.5)),
     },
     mistakes=(
@@ -109,7 +119,10 @@ DRILL = Drill(
         Mistake(
             "layer_norm",
             "random",
-            {"x.square().mean(-1, keepdim=True)": "x.var(-1, keepdim=True, correction=0)", "return x *": "return (x - x.mean(-1, keepdim=True)) *"},
+            {
+                "x.square().mean(-1, keepdim=True)": "x.var(-1, keepdim=True, correction=0)",
+                "return x *": "return (x - x.mean(-1, keepdim=True)) *",
+            },
             "You use LayerNorm on queries and keys.",
             "The task asks for RMSNorm.",
             "models whose QK-norm is LayerNorm, such as ViT-22B",
@@ -183,7 +196,9 @@ DRILL = Drill(
         Mistake(
             "eps_outside",
             "big_eps",
-            {"torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)": "1 / (x.square().mean(-1, keepdim=True).sqrt() + eps)"},
+            {
+                "torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)": "1 / (x.square().mean(-1, keepdim=True).sqrt() + eps)"
+            },
             "You add eps to the root mean square.",
             "eps stands inside the root.",
         ),

@@ -31,15 +31,25 @@ DRILL = Drill(
         "offset": Probe("a mean of 3", lambda: (normal(3, 4, seed=1, mean=3), WEIGHT, 1e-6)),
         "big_eps": Probe("eps = 0.3", lambda: (normal(3, 4, seed=2, std=0.5), WEIGHT, 0.3)),
         "square": Probe("batch, tokens and features all of size 4", lambda: (normal(4, 4, 4, seed=3), WEIGHT, 1e-6)),
-        "three_axes": Probe("shape (2, 5, 6)", lambda: (normal(2, 5, 6, seed=4, mean=1), normal(6, seed=5, mean=1), 1e-6)),
+        "three_axes": Probe(
+            "shape (2, 5, 6)", lambda: (normal(2, 5, 6, seed=4, mean=1), normal(6, seed=5, mean=1), 1e-6)
+        ),
         "zeros": Probe("a token of zeros", lambda: (torch.zeros(2, 4).double(), WEIGHT, 1e-6)),
         "bf16": Probe(
             "bfloat16 and uneven gains",
-            lambda: (normal(4, 512, seed=6, dtype=torch.bfloat16), normal(512, seed=7, mean=1, std=0.3, dtype=torch.bfloat16), 1e-6),
+            lambda: (
+                normal(4, 512, seed=6, dtype=torch.bfloat16),
+                normal(512, seed=7, mean=1, std=0.3, dtype=torch.bfloat16),
+                1e-6,
+            ),
         ),
         "half_big": Probe(
             "float16 entries of size 300",
-            lambda: (normal(2, 64, seed=8, std=300, dtype=torch.float16), normal(64, seed=9, mean=1, std=0.3, dtype=torch.float16), 1e-6),
+            lambda: (
+                normal(2, 64, seed=8, std=300, dtype=torch.float16),
+                normal(64, seed=9, mean=1, std=0.3, dtype=torch.float16),
+                1e-6,
+            ),
         ),
     },
     mistakes=(

@@ -40,7 +40,9 @@ DRILL = Drill(
         "random": Probe("random dy, x and weight", lambda: arguments(3, 5, 6, seed=10, eps=1e-6)),
         "big_eps": Probe("eps = 0.5", lambda: arguments(4, 6, seed=20, eps=0.5)),
         "square": Probe("batch, tokens and features all of size 4", lambda: arguments(4, 4, 4, seed=30, eps=1e-6)),
-        "large": Probe("entries of size 30", lambda: (lambda a: (a[0], 30 * a[1], *a[2:]))(arguments(2, 3, 5, seed=40, eps=1e-6))),
+        "large": Probe(
+            "entries of size 30", lambda: (lambda a: (a[0], 30 * a[1], *a[2:]))(arguments(2, 3, 5, seed=40, eps=1e-6))
+        ),
     },
     mistakes=(
         Mistake(

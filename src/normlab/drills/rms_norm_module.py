@@ -18,13 +18,26 @@ class rms_norm_module(nn.Module):  # named like its slug
         return (wide * rate).to(x.dtype) * self.weight
 
 
+FACTS = (
+    "parameter shapes",
+    "starts at",
+    "trainable",
+    "saved tensors",
+    "result at the start",
+    "result in evaluation",
+    "result with gains 1, 2, 3, …",
+    "tokens alone",
+)
+
+
 def facts(solution, width, eps, x):
     """What can be read off a module without knowing the names in it."""
     module = solution(width) if eps is None else solution(width, eps)
+    if not isinstance(module, nn.Module):
+        return dict.fromkeys(FACTS, "no torch.nn.Module")
     parameters = list(module.parameters())
     start = {float(value) for p in parameters for value in p.flatten()}
     found = {
-        "module": isinstance(module, nn.Module),
         "parameter shapes": tuple(tuple(p.shape) for p in parameters),
         "starts at": start.pop() if len(start) == 1 else "several values" if start else "nothing",
         "trainable": all(p.requires_grad for p in parameters),
@@ -103,8 +116,7 @@ DRILL = Drill(
             "three_axes",
             {
                 "        self.eps = eps\n": "        self.eps = eps\n        self.running = 1.0\n",
-                "        rate = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)\n":
-                "        now = wide.square().mean(-1, keepdim=True)\n"
+                "        rate = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)\n": "        now = wide.square().mean(-1, keepdim=True)\n"
                 "        self.running = 0.9 * self.running + 0.1 * float(now.mean()) if self.training else self.running\n"
                 "        rate = torch.rsqrt((now if self.training else now * 0 + self.running) + self.eps)\n",
             },
@@ -173,7 +185,9 @@ DRILL = Drill(
         Mistake(
             "eps_outside",
             "big_eps",
-            {"torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)": "1 / (wide.square().mean(-1, keepdim=True).sqrt() + self.eps)"},
+            {
+                "torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)": "1 / (wide.square().mean(-1, keepdim=True).sqrt() + self.eps)"
+            },
             "You add eps to the root mean square.",
             "eps stands inside the root.",
         ),

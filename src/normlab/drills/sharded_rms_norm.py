@@ -31,8 +31,13 @@ DRILL = Drill(
         "eps is added once, after the reduction.",
     ),
     probes={
-        "two": Probe("two shards of width 4, the second five times as large", lambda: arguments(4, 4, seed=1, eps=1e-6, factor=5.0)),
-        "uneven": Probe("shards of widths 2 and 6, and eps = 0.3", lambda: arguments(2, 6, seed=21, eps=0.3, factor=2.0)),
+        "two": Probe(
+            "two shards of width 4, the second five times as large",
+            lambda: arguments(4, 4, seed=1, eps=1e-6, factor=5.0),
+        ),
+        "uneven": Probe(
+            "shards of widths 2 and 6, and eps = 0.3", lambda: arguments(2, 6, seed=21, eps=0.3, factor=2.0)
+        ),
         "three": Probe("three shards", lambda: arguments(3, 1, 4, seed=41, eps=1e-3)),
         "one": Probe("a single rank", lambda: arguments(5, seed=61, eps=1e-6)),
     },
@@ -50,7 +55,9 @@ DRILL = Drill(
         Mistake(
             "mean_of_rms",
             "two",
-            {"sum(squares) / width": "(sum((s / shard.shape[-1]).sqrt() for s, shard in zip(squares, shards)) / len(shards)) ** 2"},
+            {
+                "sum(squares) / width": "(sum((s / shard.shape[-1]).sqrt() for s, shard in zip(squares, shards)) / len(shards)) ** 2"
+            },
             "You average the ranks' root mean squares.",
             "Sum the squares, divide once, and take the root last.",
         ),
@@ -58,8 +65,7 @@ DRILL = Drill(
             "mean_of_rates",
             "two",
             {
-                "torch.rsqrt(mean_square + eps)":
-                "sum(torch.rsqrt(s / shard.shape[-1] + eps) for s, shard in zip(squares, shards)) / len(shards)"
+                "torch.rsqrt(mean_square + eps)": "sum(torch.rsqrt(s / shard.shape[-1] + eps) for s, shard in zip(squares, shards)) / len(shards)"
             },
             "You average the ranks' reciprocal root mean squares.",
             "Reduce the squares; take the root last.",
@@ -99,7 +105,13 @@ DRILL = Drill(
             "Each rank divides the global sum by its own width.",
             "Divide by the whole width.",
         ),
-        Mistake("no_width", "two", {" / width": ""}, "You divide by the Euclidean length.", "Divide the sum of squares by the width."),
+        Mistake(
+            "no_width",
+            "two",
+            {" / width": ""},
+            "You divide by the Euclidean length.",
+            "Divide the sum of squares by the width.",
+        ),
         Mistake(
             "eps_per_rank",
             "uneven",
@@ -130,11 +142,19 @@ DRILL = Drill(
             "Each rank has its own part.",
             story="vllm-metal (issue 691) applied a gain of the full width to split heads.",
         ),
-        Mistake("no_gain", "two", {" * weight for": " for"}, "The gain is not applied.", "Multiply each shard by its part of the gain."),
+        Mistake(
+            "no_gain",
+            "two",
+            {" * weight for": " for"},
+            "The gain is not applied.",
+            "Multiply each shard by its part of the gain.",
+        ),
         Mistake(
             "gathered",
             "two",
-            {"return [shard * rate * weight for shard, weight in zip(shards, weights)]": "return torch.cat([shard * rate * weight for shard, weight in zip(shards, weights)], -1)"},
+            {
+                "return [shard * rate * weight for shard, weight in zip(shards, weights)]": "return torch.cat([shard * rate * weight for shard, weight in zip(shards, weights)], -1)"
+            },
             "You gather the result.",
             "Each rank keeps its shard: return a list.",
         ),

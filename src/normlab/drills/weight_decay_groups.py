@@ -32,6 +32,7 @@ class Model(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(5, 4)
         self.norm1 = nn.LayerNorm(4)
+        self.ln_1 = nn.LayerNorm(4)
         self.ln_f = nn.RMSNorm(4)
         self.channels = ChannelNorm(4)
         self.up = nn.Linear(4, 8)
@@ -110,7 +111,10 @@ DRILL = Drill(
         Mistake(
             "layer_norm_only",
             "all",
-            {"p.dim() < 2 or id(p)": '"bias" in name or id(p)', '"norm" in type(module).__name__.lower()': "isinstance(module, nn.LayerNorm)"},
+            {
+                "p.dim() < 2 or id(p)": '"bias" in name or id(p)',
+                '"norm" in type(module).__name__.lower()': "isinstance(module, nn.LayerNorm)",
+            },
             "You know LayerNorm only: other norms decay.",
             "Match every type of norm, or what has fewer than two axes.",
         ),

@@ -111,7 +111,11 @@ DRILL = Drill(
         Mistake(
             "count_late",
             "plain",
-            {"        count += 1\n": "", "        total += delta * (value - mean)\n": "        total += delta * (value - mean)\n        count += 1\n", "delta / count": "delta / max(count, 1)"},
+            {
+                "        count += 1\n": "",
+                "        total += delta * (value - mean)\n": "        total += delta * (value - mean)\n        count += 1\n",
+                "delta / count": "delta / max(count, 1)",
+            },
             "You divide by the count before this value is counted.",
             "Count first, then update the mean.",
         ),
