@@ -27,12 +27,13 @@ def arguments(
 
 DRILL = Drill(
     solution=add_rms_norm,
-    task="Add a sublayer's output x to the residual stream and normalize the sum for the next sublayer: return (normed, "
-    "new_residual), with normed = weight * RMSNorm(new_residual). x and residual are [..., d], weight is [d]; both results "
-    "have the dtype of x. Statistics of half types are computed in a wider type. The inputs stay as they are.",
+    task="Add a sublayer's output x to the residual stream and normalize the sum for the next sublayer: return "
+    "(normed, new_residual), with normed = weight * RMSNorm(new_residual). x and residual are [..., d], weight is [d]; "
+    "both results have the dtype of x. Statistics of half types are computed in a wider type. The inputs stay as they "
+    "are.",
     minutes=5,
-    why="Inference engines have it as one kernel; swapping its two outputs or its two steps yields a model that runs and "
-    "talks nonsense.",
+    why="Inference engines have it as one kernel; swapping its two outputs or its two steps yields a model that runs "
+    "and talks nonsense.",
     hints=(
         "Two tensors are needed later: one by the next sublayer, one by the next addition.",
         "Add first, then normalize the sum.",
@@ -151,7 +152,9 @@ DRILL = Drill(
             "eps_outside",
             "big_eps",
             {
-                "torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)": "1 / (wide.square().mean(-1, keepdim=True).sqrt() + eps)"
+                "torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)": (
+                    "1 / (wide.square().mean(-1, keepdim=True).sqrt() + eps)"
+                )
             },
             "You add eps to the root mean square.",
             "eps stands inside the root.",

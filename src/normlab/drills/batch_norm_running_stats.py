@@ -24,10 +24,10 @@ def arguments(sizes: tuple[int, ...], width: int, momentum: float, eps: float, s
 
 DRILL = Drill(
     solution=batch_norm_running_stats,
-    task="Write torch's BatchNorm without gain and bias. batches is a tuple of tensors [n, d]: train on them in this order, "
-    "with running statistics that start as a new layer's do; then normalize x [m, d] in evaluation mode. momentum means "
-    "what it means in torch. Return (outputs, running_mean, running_var, y): the list of the normalized batches, the two "
-    "running statistics [d] after training, and the evaluated x.",
+    task="Write torch's BatchNorm without gain and bias. batches is a tuple of tensors [n, d]: train on them in this "
+    "order, with running statistics that start as a new layer's do; then normalize x [m, d] in evaluation mode. "
+    "momentum means what it means in torch. Return (outputs, running_mean, running_var, y): the list of the normalized "
+    "batches, the two running statistics [d] after training, and the evaluated x.",
     minutes=8,
     why="Two variances, a momentum with two meanings, and a mode that is forgotten.",
     hints=(
@@ -80,7 +80,9 @@ DRILL = Drill(
             "cumulative",
             "three",
             {
-                "for batch in batches:": "for number, batch in enumerate(batches, start=1):\n        momentum = 1 / number",
+                "for batch in batches:": (
+                    "for number, batch in enumerate(batches, start=1):\n        momentum = 1 / number"
+                ),
             },
             "You keep a cumulative average, as torch does with momentum=None.",
             "With a number for momentum the average is exponential.",
@@ -89,7 +91,9 @@ DRILL = Drill(
             "std_ema",
             "three",
             {
-                "(1 - momentum) * running_var + momentum * batch.var(0, correction=1)": "((1 - momentum) * running_var.sqrt() + momentum * batch.std(0, correction=1)).square()",
+                "(1 - momentum) * running_var + momentum * batch.var(0, correction=1)": (
+                    "((1 - momentum) * running_var.sqrt() + momentum * batch.std(0, correction=1)).square()"
+                ),
             },
             "You average standard deviations.",
             "Average variances.",
@@ -109,7 +113,9 @@ DRILL = Drill(
             "eval_batch_stats",
             "three",
             {
-                "y = (x - running_mean) / torch.sqrt(running_var + eps)": "y = (x - x.mean(0)) / torch.sqrt(x.var(0, correction=0) + eps)"
+                "y = (x - running_mean) / torch.sqrt(running_var + eps)": (
+                    "y = (x - x.mean(0)) / torch.sqrt(x.var(0, correction=0) + eps)"
+                )
             },
             "In evaluation you still use the statistics of the batch.",
             "Use the running ones: a row's result must not depend on its neighbors.",

@@ -16,9 +16,9 @@ def chunk_merge(a, b):
 
 DRILL = Drill(
     solution=chunk_merge,
-    task="Merge the statistics of two chunks of numbers. Each is a triple (n, mean, m2): how many, their mean, and the sum "
-    "of squared deviations from that mean (not yet divided). An empty chunk is (0, 0.0, 0.0). Return the triple of all "
-    "numbers together.",
+    task="Merge the statistics of two chunks of numbers. Each is a triple (n, mean, m2): how many, their mean, and the "
+    "sum of squared deviations from that mean (not yet divided). An empty chunk is (0, 0.0, 0.0). Return the triple of "
+    "all numbers together.",
     minutes=5,
     why="It is the step by which thread blocks of a kernel, and ranks of a synchronized BatchNorm, join their halves.",
     hints=(

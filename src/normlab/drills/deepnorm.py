@@ -19,11 +19,12 @@ def arguments(*shape: int, seed: int, layers: int, eps: float = 1e-6):
 
 DRILL = Drill(
     solution=deepnorm,
-    task="Write one sublayer of a decoder-only DeepNorm model with the given number of layers (blocks of two sublayers). "
-    "Return (alpha, beta, y): the factor of the skip, the factor of the initial weights of value, output and mlp "
-    "projections, and the new stream y for the stream x [..., d]. sublayer and norm are functions of a tensor.",
+    task="Write one sublayer of a decoder-only DeepNorm model with the given number of layers (blocks of two "
+    "sublayers). Return (alpha, beta, y): the factor of the skip, the factor of the initial weights of value, output "
+    "and mlp projections, and the new stream y for the stream x [..., d]. sublayer and norm are functions of a tensor.",
     minutes=5,
-    why="A thousand layers train with two constants; where the first one stands decides whether it does anything at all.",
+    why="A thousand layers train with two constants; where the first one stands decides whether it does anything at "
+    "all.",
     hints=(
         "DeepNorm is a Post-Norm scheme.",
         "alpha turns up the stream, beta turns down the initial branch.",

@@ -22,8 +22,9 @@ def arguments(*shape: int, seed: int, std: float = 2.0, mean: float = 0.3):
 
 DRILL = Drill(
     solution=dyt,
-    task="Write dynamic tanh (DyT): each entry of x [..., d] is squashed by a tanh whose slope is alpha (a tensor without "
-    "axes), then scaled by weight [d] and shifted by bias [d]. Entries may be as large as 2000. Return the shape of x.",
+    task="Write dynamic tanh (DyT): each entry of x [..., d] is squashed by a tanh whose slope is alpha (a tensor "
+    "without axes), then scaled by weight [d] and shifted by bias [d]. Entries may be as large as 2000. Return the "
+    "shape of x.",
     minutes=3,
     why="The question behind it: what does a norm do that an elementwise function cannot, and what not?",
     hints=(
@@ -44,7 +45,9 @@ DRILL = Drill(
             "exp_tanh",
             "huge",
             {
-                "return torch.tanh(alpha * x)": "up, down = torch.exp(alpha * x), torch.exp(-alpha * x)\n    return (up - down) / (up + down)"
+                "return torch.tanh(alpha * x)": (
+                    "up, down = torch.exp(alpha * x), torch.exp(-alpha * x)\n    return (up - down) / (up + down)"
+                )
             },
             "Your tanh is a quotient of exponentials, which overflow: inf/inf = NaN.",
             "Use torch.tanh.",

@@ -18,12 +18,12 @@ def arguments(batch: int, tokens: int, width: int, vocab: int, seed: int, eps: f
 
 DRILL = Drill(
     solution=final_norm_head,
-    task="Turn the residual stream of a Pre-Norm model into next-token logits: final RMSNorm with gain weight [d], then the "
-    "tied head. hidden is [B, T, d], embedding is the matrix [vocab, d] of the input embeddings. Return the logits [B, "
-    "vocab] of the token that follows the last one.",
+    task="Turn the residual stream of a Pre-Norm model into next-token logits: final RMSNorm with gain weight [d], "
+    "then the tied head. hidden is [B, T, d], embedding is the matrix [vocab, d] of the input embeddings. Return the "
+    "logits [B, vocab] of the token that follows the last one.",
     minutes=4,
-    why="A Pre-Norm stack leaves its stream un-normalized; forgetting the final norm or transposing a square matrix runs "
-    "without an error.",
+    why="A Pre-Norm stack leaves its stream un-normalized; forgetting the final norm or transposing a square matrix "
+    "runs without an error.",
     hints=(
         "Which position predicts the next token?",
         "The stream must be normalized before the head.",
@@ -151,7 +151,9 @@ DRILL = Drill(
             "eps_outside",
             "big_eps",
             {
-                "torch.rsqrt(last.square().mean(-1, keepdim=True) + eps)": "1 / (last.square().mean(-1, keepdim=True).sqrt() + eps)"
+                "torch.rsqrt(last.square().mean(-1, keepdim=True) + eps)": (
+                    "1 / (last.square().mean(-1, keepdim=True).sqrt() + eps)"
+                )
             },
             "You add eps to the root mean square.",
             "eps stands inside the root.",

@@ -14,11 +14,12 @@ def arguments(outputs: int, inputs: int, seed: int):
 
 DRILL = Drill(
     solution=fold_norm,
-    task="A norm y = gain * scores + shift (gain and shift [in]) is followed by a linear layer W y + b, with W [out, in] and "
-    "b [out] as in torch.nn.Linear. Return (W2, b2) such that W2 scores + b2 is the same for all scores. The inputs stay "
-    "as they are.",
+    task="A norm y = gain * scores + shift (gain and shift [in]) is followed by a linear layer W y + b, with W [out, "
+    "in] and b [out] as in torch.nn.Linear. Return (W2, b2) such that W2 scores + b2 is the same for all scores. The "
+    "inputs stay as they are.",
     minutes=4,
-    why="Interpretability tools and inference engines do it when they load a model, and a square W hides the wrong axis.",
+    why="Interpretability tools and inference engines do it when they load a model, and a square W hides the wrong "
+    "axis.",
     hints=(
         "Write W (gain * scores + shift) + b and collect what multiplies scores.",
         "The gain scales inputs of W, which are its columns.",

@@ -24,8 +24,8 @@ def smooth(x):
 DRILL = Drill(
     solution=gradient_check,
     task="Return the gradient of f at x by central differences with step h, one coordinate after the other: a float64 "
-    "tensor of the shape of x, whatever the dtype of x, computed in float64. f takes a tensor of any shape and returns a "
-    "tensor without axes. x stays as it is.",
+    "tensor of the shape of x, whatever the dtype of x, computed in float64. f takes a tensor of any shape and returns "
+    "a tensor without axes. x stays as it is.",
     minutes=5,
     why="Whoever writes a backward pass by hand needs the check that finds the missing term.",
     hints=(

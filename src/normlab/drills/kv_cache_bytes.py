@@ -13,8 +13,8 @@ GEMMA_2_2B = {"layers": 26, "heads": 8, "kv_heads": 4, "head_dim": 256, "hidden"
 
 DRILL = Drill(
     solution=kv_cache_bytes,
-    task="Return the bytes of a model's key-value cache, for batch sequences of the given number of tokens. config is a "
-    "dictionary with layers, heads (of queries), kv_heads, head_dim and hidden (the width); each number takes "
+    task="Return the bytes of a model's key-value cache, for batch sequences of the given number of tokens. config is "
+    "a dictionary with layers, heads (of queries), kv_heads, head_dim and hidden (the width); each number takes "
     "bytes_per_number bytes. All layers attend to all tokens.",
     minutes=3,
     why="The arithmetic that decides how many users fit on a GPU; asked in almost every systems round, we think.",

@@ -21,9 +21,9 @@ def layer_norm_backward(dy, x, weight, eps):
 
 DRILL = Drill(
     solution=layer_norm_backward,
-    task="Write the backward pass of y = weight * (x - mean) / sqrt(var + eps) + bias by hand, without autograd. dy is the "
-    "gradient of the loss with respect to y and has the shape of x, [..., d]. Return (dx, dweight, dbias), of the shapes "
-    "of x [..., d], weight [d] and bias [d].",
+    task="Write the backward pass of y = weight * (x - mean) / sqrt(var + eps) + bias by hand, without autograd. dy is "
+    "the gradient of the loss with respect to y and has the shape of x, [..., d]. Return (dx, dweight, dbias), of the "
+    "shapes of x [..., d], weight [d] and bias [d].",
     minutes=12,
     why="It is the derivation that interviewers ask for when they want to see calculus and not recall.",
     hints=(

@@ -26,10 +26,11 @@ def arguments(lengths: tuple[int, ...], tokens: int, width: int, pad: float, eps
 DRILL = Drill(
     solution=masked_batch_norm,
     task="Write BatchNorm for padded sequences in training: one mean and one biased variance per feature over all real "
-    "tokens of the batch. x is [B, T, d], mask is a bool tensor [B, T] that is True at real tokens, weight and bias have "
-    "shape [d]. Padding holds arbitrary finite numbers, counts nowhere, and comes out as zeros. Return [B, T, d].",
+    "tokens of the batch. x is [B, T, d], mask is a bool tensor [B, T] that is True at real tokens, weight and bias "
+    "have shape [d]. Padding holds arbitrary finite numbers, counts nowhere, and comes out as zeros. Return [B, T, d].",
     minutes=8,
-    why="Each of its mistakes runs without an error and is invisible while the padding holds zeros or all lengths are equal.",
+    why="Each of its mistakes runs without an error and is invisible while the padding holds zeros or all lengths are "
+    "equal.",
     hints=(
         "How many numbers go into each mean?",
         "Center first, mask afterwards: otherwise each padded slot adds mean².",

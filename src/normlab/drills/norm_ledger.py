@@ -13,10 +13,10 @@ def norm_ledger(kind, width, layers, norms_per_layer, final, tokens, bytes_per_n
 
 DRILL = Drill(
     solution=norm_ledger,
-    task="Count the norms of a model: return (norms, parameters, moved). kind is 'layernorm' (gain and bias) or 'rmsnorm'; "
-    "each layer has norms_per_layer of them, and final says whether one more follows the last layer. moved is how many "
-    "bytes of activations the norms read and write in one forward pass over the tokens, if each fused norm reads its input "
-    "once and writes its output once.",
+    task="Count the norms of a model: return (norms, parameters, moved). kind is 'layernorm' (gain and bias) or "
+    "'rmsnorm'; each layer has norms_per_layer of them, and final says whether one more follows the last layer. moved "
+    "is how many bytes of activations the norms read and write in one forward pass over the tokens, if each fused norm "
+    "reads its input once and writes its output once.",
     minutes=4,
     why="Norms hold a ten-thousandth of the parameters and still cost time; the ledger shows why.",
     hints=(

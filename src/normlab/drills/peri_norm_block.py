@@ -12,9 +12,9 @@ def peri_norm_block(x, attention, mlp, norm1, norm2, out1, out2):
 
 DRILL = Drill(
     solution=peri_norm_block,
-    task="Wire a Peri-Norm block (Gemma 2): attention first, then the mlp; a norm on what each sublayer reads and another "
-    "on what it returns. norm1 and out1 belong to attention, norm2 and out2 to the mlp. All six are functions of a tensor "
-    "[..., d] that return one of the same shape. Return the new residual stream [..., d].",
+    task="Wire a Peri-Norm block (Gemma 2): attention first, then the mlp; a norm on what each sublayer reads and "
+    "another on what it returns. norm1 and out1 belong to attention, norm2 and out2 to the mlp. All six are functions "
+    "of a tensor [..., d] that return one of the same shape. Return the new residual stream [..., d].",
     minutes=4,
     why="It asks whether one can place a norm by what it should bound, not by a remembered picture.",
     hints=(

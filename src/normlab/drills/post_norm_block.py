@@ -12,11 +12,12 @@ def post_norm_block(x, attention, mlp, norm1, norm2):
 
 DRILL = Drill(
     solution=post_norm_block,
-    task="Wire the Post-Norm block of the 2017 Transformer: attention first, then the mlp, each with its own skip and its "
-    "own norm. attention, mlp, norm1 and norm2 are functions of a tensor [..., d] that return one of the same shape; norm1 "
-    "belongs to attention. Return the new residual stream [..., d].",
+    task="Wire the Post-Norm block of the 2017 Transformer: attention first, then the mlp, each with its own skip and "
+    "its own norm. attention, mlp, norm1 and norm2 are functions of a tensor [..., d] that return one of the same "
+    "shape; norm1 belongs to attention. Return the new residual stream [..., d].",
     minutes=4,
-    why="The original picture and much published code differ; who mixes the two up cannot explain why warm-up was needed.",
+    why="The original picture and much published code differ; who mixes the two up cannot explain why warm-up was "
+    "needed.",
     hints=(
         "What does the norm cover: the sublayer's output, or the sum?",
         "There is a norm after each of the two additions.",

@@ -44,9 +44,9 @@ def block_probes(norms: int) -> dict[str, Probe]:
 
 DRILL = Drill(
     solution=pre_norm_block,
-    task="Wire a Pre-Norm block: attention first, then the mlp, each with its own norm and its own skip. attention, mlp, "
-    "norm1 and norm2 are functions of a tensor [..., d] that return one of the same shape; norm1 belongs to attention. "
-    "Return the new residual stream [..., d].",
+    task="Wire a Pre-Norm block: attention first, then the mlp, each with its own norm and its own skip. attention, "
+    "mlp, norm1 and norm2 are functions of a tensor [..., d] that return one of the same shape; norm1 belongs to "
+    "attention. Return the new residual stream [..., d].",
     minutes=4,
     why="GPT-2, Llama and most of their successors are this block; drawing it from memory is a common first question.",
     hints=(

@@ -39,9 +39,10 @@ def arguments(batch: int, heads: int, tokens: int, width: int, seed: int, eps: f
 
 DRILL = Drill(
     solution=qk_norm_attention,
-    task="Write causal attention with QK-norm as in Qwen3: RMSNorm of each head's queries and keys over head_dim, with gains "
-    "q_weight and k_weight [head_dim], before the rotation. q, k and v are [B, heads, T, head_dim]; rope is a function "
-    "[..., T, head_dim] to the same shape. Scores are divided by sqrt(head_dim). Return [B, heads, T, head_dim].",
+    task="Write causal attention with QK-norm as in Qwen3: RMSNorm of each head's queries and keys over head_dim, with "
+    "gains q_weight and k_weight [head_dim], before the rotation. q, k and v are [B, heads, T, head_dim]; rope is a "
+    "function [..., T, head_dim] to the same shape. Scores are divided by sqrt(head_dim). Return [B, heads, T, "
+    "head_dim].",
     minutes=8,
     why="It joins attention from memory with the question of what a norm on queries and keys bounds.",
     hints=(
@@ -197,7 +198,9 @@ DRILL = Drill(
             "eps_outside",
             "big_eps",
             {
-                "torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)": "1 / (x.square().mean(-1, keepdim=True).sqrt() + eps)"
+                "torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)": (
+                    "1 / (x.square().mean(-1, keepdim=True).sqrt() + eps)"
+                )
             },
             "You add eps to the root mean square.",
             "eps stands inside the root.",

@@ -18,8 +18,8 @@ WEIGHT = torch.tensor([1.0, 2, 3, 4]).double()
 DRILL = Drill(
     solution=rms_norm,
     task="Write RMSNorm over the last axis: each token divided by its root mean square, times weight. x is a float "
-    "tensor [..., d]; weight is the gain itself, of shape [d]; eps keeps a token of zeros finite. Statistics of float16 "
-    "and bfloat16 are computed in a wider type. Return a tensor of the shape and dtype of x.",
+    "tensor [..., d]; weight is the gain itself, of shape [d]; eps keeps a token of zeros finite. Statistics of "
+    "float16 and bfloat16 are computed in a wider type. Return a tensor of the shape and dtype of x.",
     minutes=5,
     why="Most large language models since 2023 use it, and its five lines have room for a dozen mistakes.",
     hints=(
@@ -86,7 +86,9 @@ DRILL = Drill(
             "centered",
             "offset",
             {
-                "mean_square = wide.square()": "wide = wide - wide.mean(-1, keepdim=True)\n    mean_square = wide.square()"
+                "mean_square = wide.square()": (
+                    "wide = wide - wide.mean(-1, keepdim=True)\n    mean_square = wide.square()"
+                )
             },
             "You subtract the mean: that is LayerNorm without a bias.",
             "RMSNorm keeps the mean; divide x itself.",

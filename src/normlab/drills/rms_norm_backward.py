@@ -26,9 +26,9 @@ def arguments(*shape: int, seed: int, eps: float, mean: float = 0.5):
 
 DRILL = Drill(
     solution=rms_norm_backward,
-    task="Write the backward pass of y = weight * x / sqrt(mean(x²) + eps) by hand, without autograd. dy is the gradient "
-    "of the loss with respect to y and has the shape of x, [..., d]. Return (dx, dweight), of the shapes of x [..., d] "
-    "and weight [d].",
+    task="Write the backward pass of y = weight * x / sqrt(mean(x²) + eps) by hand, without autograd. dy is the "
+    "gradient of the loss with respect to y and has the shape of x, [..., d]. Return (dx, dweight), of the shapes of x "
+    "[..., d] and weight [d].",
     minutes=10,
     why="Two lines, and a check of whether one can differentiate a function that divides by its own size.",
     hints=(

@@ -59,9 +59,9 @@ def arguments(*shape: int, seed: int, eps: float | None = None, mean: float = 0.
 
 DRILL = Drill(
     solution=rms_norm_module,
-    task="Write RMSNorm as a class rms_norm_module(width, eps=1e-6) that derives from torch.nn.Module. Its only parameter is "
-    "the gain, a vector of the given width that starts at 1, is trained and saved. Tokens x [..., width] are normalized "
-    "over the last axis, in training and in evaluation alike.",
+    task="Write RMSNorm as a class rms_norm_module(width, eps=1e-6) that derives from torch.nn.Module. Its only "
+    "parameter is the gain, a vector of the given width that starts at 1, is trained and saved. Tokens x [..., width] "
+    "are normalized over the last axis, in training and in evaluation alike.",
     minutes=6,
     why="The formula is half of a layer; the other half is what the optimizer, the checkpoint and .to(device) see.",
     hints=(
@@ -116,9 +116,11 @@ DRILL = Drill(
             "three_axes",
             {
                 "        self.eps = eps\n": "        self.eps = eps\n        self.running = 1.0\n",
-                "        rate = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)\n": "        now = wide.square().mean(-1, keepdim=True)\n"
-                "        self.running = 0.9 * self.running + 0.1 * float(now.mean()) if self.training else self.running\n"
-                "        rate = torch.rsqrt((now if self.training else now * 0 + self.running) + self.eps)\n",
+                "        rate = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)\n": (
+                    "        now = wide.square().mean(-1, keepdim=True)\n        self.running = 0.9 * self.running + "
+                    "0.1 * float(now.mean()) if self.training else self.running\n        rate = torch.rsqrt((now if "
+                    "self.training else now * 0 + self.running) + self.eps)\n"
+                ),
             },
             "Evaluation uses running statistics.",
             "A norm of tokens has none; only BatchNorm and its relatives do.",
@@ -186,7 +188,9 @@ DRILL = Drill(
             "eps_outside",
             "big_eps",
             {
-                "torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)": "1 / (wide.square().mean(-1, keepdim=True).sqrt() + self.eps)"
+                "torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)": (
+                    "1 / (wide.square().mean(-1, keepdim=True).sqrt() + self.eps)"
+                )
             },
             "You add eps to the root mean square.",
             "eps stands inside the root.",

@@ -20,9 +20,9 @@ def arguments(*widths: int, seed: int, eps: float, factor: float = 1.0):
 
 DRILL = Drill(
     solution=sharded_rms_norm,
-    task="Each rank of a tensor-parallel model holds a shard [..., d_r] of the features of all tokens, and its part [d_r] of "
-    "the gain. Return the list of normalized shards: those of RMSNorm over the whole width. shards and weights are tuples, "
-    "one entry per rank; widths may differ. Python's sum over ranks stands for the all-reduce.",
+    task="Each rank of a tensor-parallel model holds a shard [..., d_r] of the features of all tokens, and its part "
+    "[d_r] of the gain. Return the list of normalized shards: those of RMSNorm over the whole width. shards and "
+    "weights are tuples, one entry per rank; widths may differ. Python's sum over ranks stands for the all-reduce.",
     minutes=5,
     why="It shows whether one knows which number must travel between GPUs, and which may not be averaged.",
     hints=(
@@ -47,7 +47,9 @@ DRILL = Drill(
             "two",
             {
                 "    rate = torch.rsqrt(mean_square + eps)\n": "",
-                "[shard * rate * weight for": "[shard * torch.rsqrt(shard.square().mean(-1, keepdim=True) + eps) * weight for",
+                "[shard * rate * weight for": (
+                    "[shard * torch.rsqrt(shard.square().mean(-1, keepdim=True) + eps) * weight for"
+                ),
             },
             "Each rank normalizes its own shard: that is RMSNorm by groups.",
             "Reduce the squares over the ranks.",
@@ -56,7 +58,9 @@ DRILL = Drill(
             "mean_of_rms",
             "two",
             {
-                "sum(squares) / width": "(sum((s / shard.shape[-1]).sqrt() for s, shard in zip(squares, shards)) / len(shards)) ** 2"
+                "sum(squares) / width": (
+                    "(sum((s / shard.shape[-1]).sqrt() for s, shard in zip(squares, shards)) / len(shards)) ** 2"
+                )
             },
             "You average the ranks' root mean squares.",
             "Sum the squares, divide once, and take the root last.",
@@ -65,7 +69,9 @@ DRILL = Drill(
             "mean_of_rates",
             "two",
             {
-                "torch.rsqrt(mean_square + eps)": "sum(torch.rsqrt(s / shard.shape[-1] + eps) for s, shard in zip(squares, shards)) / len(shards)"
+                "torch.rsqrt(mean_square + eps)": (
+                    "sum(torch.rsqrt(s / shard.shape[-1] + eps) for s, shard in zip(squares, shards)) / len(shards)"
+                )
             },
             "You average the ranks' reciprocal root mean squares.",
             "Reduce the squares; take the root last.",
@@ -153,7 +159,9 @@ DRILL = Drill(
             "gathered",
             "two",
             {
-                "return [shard * rate * weight for shard, weight in zip(shards, weights)]": "return torch.cat([shard * rate * weight for shard, weight in zip(shards, weights)], -1)"
+                "return [shard * rate * weight for shard, weight in zip(shards, weights)]": (
+                    "return torch.cat([shard * rate * weight for shard, weight in zip(shards, weights)], -1)"
+                )
             },
             "You gather the result.",
             "Each rank keeps its shard: return a list.",

@@ -48,10 +48,10 @@ class Model(nn.Module):
 
 DRILL = Drill(
     solution=weight_decay_groups,
-    task="Split the trainable parameters of a model into those that decay and those that do not: return two lists of names, "
-    "(decay, no_decay), with the names of model.named_parameters(). Matrices decay, embeddings too; biases, scalars and "
-    "all parameters of norms (modules with 'norm' in the name of their class) do not. Frozen parameters are in neither "
-    "list, and a tied one is named once.",
+    task="Split the trainable parameters of a model into those that decay and those that do not: return two lists of "
+    "names, (decay, no_decay), with the names of model.named_parameters(). Matrices decay, embeddings too; biases, "
+    "scalars and all parameters of norms (modules with 'norm' in the name of their class) do not. Frozen parameters "
+    "are in neither list, and a tied one is named once.",
     minutes=6,
     why="Optimizer set-ups that go by names miss most norms, and nothing fails: gains just shrink.",
     hints=(

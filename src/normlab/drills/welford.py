@@ -113,7 +113,9 @@ DRILL = Drill(
             "plain",
             {
                 "        count += 1\n": "",
-                "        total += delta * (value - mean)\n": "        total += delta * (value - mean)\n        count += 1\n",
+                "        total += delta * (value - mean)\n": (
+                    "        total += delta * (value - mean)\n        count += 1\n"
+                ),
                 "delta / count": "delta / max(count, 1)",
             },
             "You divide by the count before this value is counted.",
