@@ -28,7 +28,10 @@ from normlab.drills import (
     weight_decay_groups,
     welford,
 )
-from normlab.drills.checking import Drill
+from normlab.drills.checking import Drill, Report
+from normlab.drills.modes import check_test, repair, review
+
+__all__ = ["Drill", "Report", "check_test", "drill", "ladder", "repair", "review"]
 
 _LADDER = {
     1: (rms_norm, layer_norm, rms_norm_module, add_rms_norm, pre_norm_block, post_norm_block),

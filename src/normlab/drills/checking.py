@@ -1,7 +1,7 @@
 """Drills: the learner writes a function from memory, and the checker says which mistake it is.
 
 A :class:`Drill` holds a task, a right solution, probes (inputs), and a catalogue of mistakes. A mistake is an edit of
-the solution's own source, so that it can be run, combined with another, shown in repair and review, and read by a person:
+the solution's own source: it can be run, combined with another, shown in repair and review, and read by a person::
 
     Mistake("unbiased_var", probe="small_d", change={"correction=0": "correction=1"}, says="...", fix="...")
 
@@ -250,7 +250,7 @@ class Drill:
     def __repr__(self):
         return (
             f"Drill {self.slug}, {self.minutes} minutes\n\n{_fill(self.task)}\n\nSignature: {self.signature}\n"
-            f'Then: drill("{self.slug}").check({self.slug}). Hints: drill("{self.slug}").hint(1) to hint({len(self.hints)}).'
+            f'Then: drill("{self.slug}").check({self.slug}). There are hints: .hint(1) to .hint({len(self.hints)}).'
         )
 
     def stub(self) -> str:
@@ -606,8 +606,7 @@ def _mistakes_only(drill: Drill, ids: tuple[str, ...]) -> list[str]:
 def _faults(drill: Drill, observed: Observed, right: Observed, values_fit: bool) -> list[tuple[str, str]]:
     """Breaches of the contract as (id, sentence), the first of each kind."""
     found: dict[str, str] = {}
-    everything = {**{name: f"an input with {drill.probes[name].sees}" for name in observed.probes}}
-    pairs = [(everything[name], o, right.probes[name]) for name, o in observed.probes.items()]
+    pairs = [(f"an input with {drill.probes[name].sees}", o, right.probes[name]) for name, o in observed.probes.items()]
     pairs += [(f"{name} inputs", o, right.dtypes[name]) for name, o in observed.dtypes.items()]
     pairs += [("inputs that require a gradient", o, right.gradients[name]) for name, o in observed.gradients.items()]
     for where, outcome, expected in pairs:

@@ -136,7 +136,7 @@ MEANINGS = {
 def explain(error: BaseException) -> str:
     """The error in one or two sentences: where, what, and what it mostly means."""
     text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(HERE)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((HERE, "<frozen"))]
     lines = [frame.lineno for frame in frames if frame.lineno]
     meaning = next((meaning for sign, meaning in MEANINGS.items() if re.search(sign, text)), "")
     where = f" (line {lines[0]})" if lines else ""
