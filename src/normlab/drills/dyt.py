@@ -26,7 +26,7 @@ DRILL = Drill(
     "without axes), then scaled by weight [d] and shifted by bias [d]. Entries may be as large as 2000. Return the "
     "shape of x.",
     minutes=3,
-    why="The question behind it: what does a norm do that an elementwise function cannot, and what not?",
+    why="Behind it stands the question what a norm does that an elementwise function cannot.",
     hints=(
         "No statistic is taken.",
         "alpha sets the slope at 0, weight the range.",

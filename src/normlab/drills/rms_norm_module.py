@@ -36,7 +36,7 @@ def facts(solution, width, eps, x):
     if not isinstance(module, nn.Module):
         return dict.fromkeys(FACTS, "no torch.nn.Module")
     parameters = list(module.parameters())
-    start = {float(value) for p in parameters for value in p.flatten()}
+    start = {value for p in parameters for value in p.detach().flatten().tolist()}
     found = {
         "parameter shapes": tuple(tuple(p.shape) for p in parameters),
         "starts at": start.pop() if len(start) == 1 else "several values" if start else "nothing",
