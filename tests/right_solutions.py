@@ -19,7 +19,7 @@ def wide(x):
     return x if x.dtype == torch.float64 else x.float()
 
 
-# --- layer_norm, rms_norm ------------------------------------------------------------------------------------------
+# --- layer_norm, rms_norm -------------------------------------------------------------------------------------------
 
 
 def layer_norm_expanded(x, weight, bias, eps):
@@ -87,7 +87,7 @@ def rms_norm_unsqueezed(x, weight, eps):
     return v.div((mean_square + eps).sqrt()).type_as(x).mul(weight)
 
 
-# --- backward passes: autograd, and formulas of another form -----------------------------------------------------------
+# --- backward passes: autograd, and formulas of another form --------------------------------------------------------
 
 
 def by_autograd(forward, *shifts):
@@ -154,7 +154,7 @@ def layer_backward_float32(dy, x, weight, eps):
     return tuple(t.to(x.dtype) for t in layer_backward_sums(dy.float(), x.float(), weight.float(), eps))
 
 
-# --- batch norms -----------------------------------------------------------------------------------------------------
+# --- batch norms ----------------------------------------------------------------------------------------------------
 
 
 def masked_by_selection(x, mask, weight, bias, eps):
@@ -237,7 +237,7 @@ def running_in_numpy_terms(batches, x, momentum, eps):
     return outputs, torch.from_numpy(mean), torch.from_numpy(var), torch.from_numpy(y)
 
 
-# --- streams -----------------------------------------------------------------------------------------------------------
+# --- streams --------------------------------------------------------------------------------------------------------
 
 
 def welford_by_merge(stream):
@@ -327,7 +327,7 @@ def merge_by_points(a, b):
     return [a[0] + b[0], mean, sum(w * (p - mean) ** 2 for w, p in points) + 0.0]
 
 
-# --- blocks ------------------------------------------------------------------------------------------------------------
+# --- blocks ---------------------------------------------------------------------------------------------------------
 
 
 def add_rms_by_torch(x, residual, weight, eps):
@@ -453,7 +453,7 @@ def deepnorm_by_each_other(x, sublayer, norm, layers):
     return alpha, 1 / (alpha * math.sqrt(2)), norm(alpha * x + sublayer(x))
 
 
-# --- attention and head ------------------------------------------------------------------------------------------------
+# --- attention and head ---------------------------------------------------------------------------------------------
 
 
 def qk_by_torch(q, k, v, q_weight, k_weight, rope, eps):
@@ -544,7 +544,7 @@ def fold_float32(gain, shift, W, b):
     return W * gain[None, :], torch.addmv(b, W, shift)
 
 
-# --- plain Python ------------------------------------------------------------------------------------------------------
+# --- plain Python ---------------------------------------------------------------------------------------------------
 
 
 def groups_by_modules(model):
@@ -654,7 +654,7 @@ def gradient_by_numpy(f, x, h):
     return torch.from_numpy(g)
 
 
-# --- the rest ----------------------------------------------------------------------------------------------------------
+# --- the rest -------------------------------------------------------------------------------------------------------
 
 
 def sharded_by_gathering(shards, weights, eps):
@@ -822,7 +822,11 @@ RIGHT = {
     ],
     "norm_ledger": [
         ledger_by_layers,
-        lambda k, d, n, p, f, t, b: (n * p + bool(f), (n * p + f) * d * (1 + (k[0] == "l")), (n * p + f) * t * d * b * 2),
+        lambda k, d, n, p, f, t, b: (
+            n * p + bool(f),
+            (n * p + f) * d * (1 + (k[0] == "l")),
+            (n * p + f) * t * d * b * 2,
+        ),
         lambda k, d, n, p, f, t, b: tuple((n * p + f) * v for v in (1, d * {"l": 2, "r": 1}[k[0]], 2 * d * t * b)),
         lambda k, d, n, p, f, t, b: [int(v) for v in ledger_by_layers(k, d, n, p, f, t, b)],
         lambda *a: tuple(float(v) for v in ledger_by_layers(*a)),

@@ -73,7 +73,9 @@ def test_the_score_is_shown(capsys):
     assert cli.main(["drill", "welford", "--score"]) == 0
     out = capsys.readouterr().out
     assert out == table([score(drill("welford"))]) + "\n" and "11        11" not in out
-    assert [line.split()[:4] for line in out.splitlines()[1:]] == [[n, "11", "11", "11"] for n in ("welford", "together")]
+    assert [line.split()[:4] for line in out.splitlines()[1:]] == [
+        [n, "11", "11", "11"] for n in ("welford", "together")
+    ]
 
 
 def test_a_score_finds_what_is_wrong_with_a_catalogue():
@@ -260,7 +262,9 @@ def test_what_the_catalogue_lacks_is_said_to_be_missing_with_its_properties(caps
     out = capsys.readouterr().out
     assert report.mistakes == () and not report.passed
     assert checking.NOT_IN_CATALOGUE in out
-    assert "Yours: adding 10 to all features changes the result. Right: adding 10 to all features changes nothing" in out
+    assert (
+        "Yours: adding 10 to all features changes the result. Right: adding 10 to all features changes nothing" in out
+    )
 
 
 def test_double_mistakes_are_named():
@@ -514,7 +518,11 @@ def test_a_good_test_finds_all_and_a_strict_one_is_told(capsys):
     d = drill("welford")
 
     def good(f):
-        for values_, mean, variance in (((1.0, 2.0, 6.0), 3.0, 14 / 3), ((1e8, 1e8 + 3), 1e8 + 1.5, 2.25), ((5.0,), 5, 0)):
+        for values_, mean, variance in (
+            ((1.0, 2.0, 6.0), 3.0, 14 / 3),
+            ((1e8, 1e8 + 3), 1e8 + 1.5, 2.25),
+            ((5.0,), 5, 0),
+        ):
             found = f(iter(values_))
             assert found[0] == pytest.approx(mean) and found[1] == pytest.approx(variance, abs=1e-9)
 
@@ -566,7 +574,9 @@ def endless_not(x, weight, eps):
 def test_the_command_line(tmp_path, capsys):
     good, bad = tmp_path / "good.py", tmp_path / "bad.py"
     good.write_text(drill("dyt").source.replace("torch.tanh", "__import__('torch').tanh"))
-    bad.write_text("import torch\n\ndef dyt(x, alpha, weight, bias):\n    return alpha * torch.tanh(x) * weight + bias\n")
+    bad.write_text(
+        "import torch\n\ndef dyt(x, alpha, weight, bias):\n    return alpha * torch.tanh(x) * weight + bias\n"
+    )
     assert cli.main(["drill", "dyt", str(good)]) == 0 and "dyt: passed" in capsys.readouterr().out
     assert cli.main(["drill", "dyt", str(bad), "--level", "2"]) == 1 and "alpha_outside" in capsys.readouterr().out
     assert cli.main(["drill"]) == 0
@@ -575,7 +585,9 @@ def test_the_command_line(tmp_path, capsys):
     assert "1 of 2 tries passed" in listed
     assert cli.main(["drill", "dyt"]) == 0 and "Signature: dyt(x, alpha, weight, bias)" in capsys.readouterr().out
     assert cli.main(["drill", "dyt", "--stub"]) == 0 and "NotImplementedError" in capsys.readouterr().out
-    assert cli.main(["drill", "dyt", "--solution"]) == 0 and capsys.readouterr().out.strip() == drill("dyt").source.strip()
+    assert (
+        cli.main(["drill", "dyt", "--solution"]) == 0 and capsys.readouterr().out.strip() == drill("dyt").source.strip()
+    )
     assert cli.main(["drill", "--forget"]) == 0 and progress.read() == {}
 
 

@@ -355,14 +355,14 @@ def compiled(drill: Drill, source: str) -> Solution:
 def wrong(drill: Drill, *ids: str) -> Solution | None:
     """The solution with these mistakes in it, or None."""
     source = source_of(drill, *map(drill.mistake, ids))
-    return source and compiled(drill, source)
+    return compiled(drill, source) if source else None
 
 
 @functools.cache
 def predicted_at(drill: Drill, probe: str, *ids: str) -> Outcome | None:
-    """What the solution with these mistakes gives on a probe (without ids, the right result); None: no such solution."""
+    """What the solution with these mistakes gives on a probe; without ids, the right result."""
     solution = wrong(drill, *ids) if ids else drill.solution
-    return solution and _call(drill, solution, clone(drill.probes[probe].arguments()))
+    return _call(drill, solution, clone(drill.probes[probe].arguments())) if solution else None
 
 
 def predicted(drill: Drill, *ids: str) -> dict[str, Outcome] | None:
@@ -396,7 +396,7 @@ def collect(messages: Iterable[tuple[str, Any, Any]]) -> Observed:
     return observed
 
 
-def observe(drill: Drill, load: Callable[[], Solution]) -> Iterator[tuple[str, Any, Any]]:
+def observe(drill: Drill, load: Callable[[], Any]) -> Iterator[tuple[str, Any, Any]]:
     """Run a solution on everything that the drill has: (field of Observed, key, what was seen)."""
     try:
         with contextlib.redirect_stdout(io.StringIO()) as out:
@@ -478,7 +478,7 @@ def _gradients(drill: Drill, solution: Solution, *arguments: Any) -> tuple[Tenso
     """The gradients of a weighted sum of all results with respect to the float tensors among the arguments."""
     leaves = [a.requires_grad_() for a in arguments if isinstance(a, Tensor) and a.is_floating_point()]
     results = drill.run(solution, *arguments)
-    total = sum((r * normal(*r.shape, seed=7).to(r.dtype)).sum() for r in _tensors(results))
+    total = torch.stack([(r.double() * normal(*r.shape, seed=7)).sum() for r in _tensors(results)]).sum()
     found = torch.autograd.grad(total, leaves, allow_unused=True)
     return tuple(torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves))
 
@@ -740,7 +740,7 @@ def _fill(text: str) -> str:
     return "\n".join(textwrap.fill(line, 100, break_long_words=False) for line in text.splitlines())
 
 
-def _method(cls: type, name: str) -> str:
+def _method(cls: Any, name: str) -> str:
     return str(inspect.signature(getattr(cls, name)))
 
 

@@ -15,8 +15,8 @@ def main(arguments: Sequence[str]) -> int:
     """The command line: 0 for passed or shown, 1 for not yet, 2 and one line for what cannot be understood."""
     parser = argparse.ArgumentParser(
         prog="normlab drill",
-        description="Coding drills whose checker names the mistake. Without arguments: the ladder. With a drill's name: "
-        "its task. With a file as well: check the function of that name in it.",
+        description="Coding drills whose checker names the mistake. Without arguments: the ladder. With a drill's "
+        "name: its task. With a file as well: check the function of that name in it.",
     )
     parser.add_argument("drill", nargs="?", metavar="DRILL", help="for instance rms_norm")
     parser.add_argument("file", nargs="?", metavar="FILE.py", help="defines a function named like the drill")

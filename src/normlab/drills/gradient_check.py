@@ -16,7 +16,7 @@ def gradient_check(f, x, h):
 
 
 def smooth(x):
-    """A function whose third derivatives are large, so that a one-sided or coarse difference shows."""
+    # A function whose third derivatives are large, so that a one-sided or coarse difference shows.
     weights = torch.linspace(0.5, 2.0, x.numel(), dtype=x.dtype).view(x.shape)
     return (weights * x.sin() * x.flip(-1).exp()).sum() + (x**3).mean()
 

@@ -103,7 +103,7 @@ def _in_here(work: Callable[[], Iterable[Any]], seconds: float) -> tuple[list[An
     return found, ""
 
 
-# --- errors, in words that help ------------------------------------------------------------------------------------
+# --- errors, in words that help --------------------------------------------------------------------------------------
 
 # What stands in a message of torch or Python, and what it mostly means.
 MEANINGS = {

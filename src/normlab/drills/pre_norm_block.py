@@ -16,18 +16,18 @@ def rms(gain, eps=1e-6):
 
 
 def arguments(*shape: int, seed: int, norms: int, zero: bool = False, factor: float = 1.0):
-    """x, two sublayers of their own (attention mixes tokens), and norms with different gains."""
+    # Attention mixes tokens, and all norms have different gains.
     width = shape[-1]
-    a, b = (factor * normal(width, width, seed=seed + i, std=0.6) for i in (1, 2))
-    if zero:
-        sublayers = (torch.zeros_like, torch.zeros_like)
-    else:
-        sublayers = (
-            lambda h: torch.tanh(h.cumsum(-2) @ a.to(h.dtype)) * factor,
-            lambda h: torch.relu(h @ b.to(h.dtype)) * factor,
-        )
+    a, b = (normal(width, width, seed=seed + i, std=0.6 * factor) for i in (1, 2))
+
+    def attention(h):
+        return torch.zeros_like(h) if zero else torch.tanh(h.cumsum(-2) @ a.to(h.dtype)) * factor
+
+    def mlp(h):
+        return torch.zeros_like(h) if zero else torch.relu(h @ b.to(h.dtype)) * factor
+
     gains = [rms(normal(width, seed=seed + 3 + i, mean=1 + 0.3 * i, std=0.4)) for i in range(norms)]
-    return normal(*shape, seed=seed, mean=0.5, std=2), *sublayers, *gains
+    return normal(*shape, seed=seed, mean=0.5, std=2), attention, mlp, *gains
 
 
 def block_probes(norms: int) -> dict[str, Probe]:

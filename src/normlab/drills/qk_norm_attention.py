@@ -16,7 +16,7 @@ def qk_norm_attention(q, k, v, q_weight, k_weight, rope, eps):
 
 
 def rope(x):
-    """Rotate the pairs (i, i + d/2) of x [..., T, d] by angles that grow with the position."""
+    # Rotate the pairs (i, i + d/2) of x [..., T, d] by angles that grow with the position.
     half = x.shape[-1] // 2
     angle = torch.arange(x.shape[-2])[:, None] * 100.0 ** (-torch.arange(half) / half)
     cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)

@@ -31,7 +31,7 @@ FACTS = (
 
 
 def facts(solution, width, eps, x):
-    """What can be read off a module without knowing the names in it."""
+    # What can be read off a module without knowing the names in it.
     module = solution(width) if eps is None else solution(width, eps)
     if not isinstance(module, nn.Module):
         return dict.fromkeys(FACTS, "no torch.nn.Module")

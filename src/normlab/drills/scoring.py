@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from normlab.drills import values
 from normlab.drills.checking import Drill, Outcome, collect, diagnose, judge, observe, predicted, wrong
@@ -53,7 +54,7 @@ def score(drill: Drill) -> Score:
         mine, probe = single[mistake.id], mistake.probe
         if mine is None or mine[probe].error == right[probe].error and _close(mine[probe], right[probe]):
             unseen.append(mistake.id)
-        report = judge(drill, collect(observe(drill, lambda id=mistake.id: wrong(drill, id))))  # type: ignore[misc]
+        report = judge(drill, collect(observe(drill, partial(wrong, drill, mistake.id))))
         expected = (True, (), mistake.id) if mistake.accepted else (False, (mistake.id,), report.convention)
         if (report.passed, report.mistakes, report.convention) != expected:
             misnamed.append(mistake.id)

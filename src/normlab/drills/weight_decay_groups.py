@@ -9,25 +9,19 @@ from normlab.drills.checking import Drill, Mistake, Probe
 def weight_decay_groups(model):
     norms = [module for module in model.modules() if "norm" in type(module).__name__.lower()]
     of_norms = {id(p) for module in norms for p in module.parameters(recurse=False)}
-    decay, no_decay = [], []
-    for name, p in model.named_parameters():
-        if p.requires_grad:
-            keep = p.dim() < 2 or id(p) in of_norms
-            (no_decay if keep else decay).append(name)
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    no_decay = [name for name, p in trained if p.dim() < 2 or id(p) in of_norms]
+    decay = [name for name, _ in trained if name not in no_decay]
     return decay, no_decay
 
 
-class ChannelNorm(nn.Module):
-    """A norm of images, whose gain has four axes."""
-
+class ChannelNorm(nn.Module):  # of images: its gain has four axes
     def __init__(self, width):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1, width, 1, 1))
 
 
-class Model(nn.Module):
-    """Something of everything: a tied head, a frozen bias, a scalar, a gain with four axes."""
-
+class Model(nn.Module):  # something of everything
     def __init__(self, tied: bool, frozen: bool):
         super().__init__()
         self.embed = nn.Embedding(5, 4)
@@ -68,7 +62,7 @@ DRILL = Drill(
         Mistake(
             "all_decay",
             "all",
-            {"keep = p.dim() < 2 or id(p) in of_norms": "keep = False"},
+            {"p.dim() < 2 or id(p) in of_norms": "False"},
             "Every tensor decays, gains of norms included.",
             "Leave out what has fewer than two axes and what belongs to a norm.",
             story="minGPT (issue 23) and transformers (issues 35927 and 42754) had gains in the wrong group.",
@@ -128,7 +122,7 @@ DRILL = Drill(
         Mistake(
             "embeddings_kept",
             "untied",
-            {"keep = p.dim()": 'keep = name.startswith("embed") or p.dim()'},
+            {"if p.dim()": 'if name.startswith("embed") or p.dim()'},
             "Embeddings do not decay in your split.",
             "The task lets them decay.",
         ),
@@ -142,7 +136,7 @@ DRILL = Drill(
         Mistake(
             "includes_frozen",
             "all",
-            {"if p.requires_grad:": "if True:"},
+            {" if p.requires_grad": ""},
             "Frozen parameters are in your groups.",
             "Leave out what does not require a gradient.",
         ),
@@ -156,7 +150,7 @@ DRILL = Drill(
         Mistake(
             "drops_0d",
             "all",
-            {"if p.requires_grad:": "if p.requires_grad and p.dim():"},
+            {"if p.requires_grad": "if p.requires_grad and p.dim()"},
             "A parameter without axes is in no group: it would never be trained.",
             "Every trainable parameter belongs to one group.",
         ),
