@@ -20,8 +20,6 @@ from normlab.drills.scoring import score, table
 SLUGS = [slug for week in ladder().values() for slug in week]
 ROOT = Path(__file__).resolve().parent.parent
 
-# Pairs of edits whose results other edits give as well, so that the diagnosis may name those: at most so many.
-MOST_AMBIGUOUS = 40
 
 
 @pytest.fixture(autouse=True)

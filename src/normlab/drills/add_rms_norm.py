@@ -32,8 +32,7 @@ DRILL = Drill(
     "both results have the dtype of x. Statistics of half types are computed in a wider type. The inputs stay as they "
     "are.",
     minutes=5,
-    why="Inference engines have it as one kernel; swapping its two outputs or its two steps yields a model that runs "
-    "and talks nonsense.",
+    why="Inference engines have it as one kernel; swapping its outputs or its steps raises no error.",
     hints=(
         "Two tensors are needed later: one by the next sublayer, one by the next addition.",
         "Add first, then normalize the sum.",

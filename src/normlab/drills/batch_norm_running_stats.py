@@ -29,7 +29,7 @@ DRILL = Drill(
     "momentum means what it means in torch. Return (outputs, running_mean, running_var, y): the list of the normalized "
     "batches, the two running statistics [d] after training, and the evaluated x.",
     minutes=8,
-    why="Two variances, a momentum with two meanings, and a mode that is forgotten.",
+    why="It has two variances, a momentum with two meanings, and two modes.",
     hints=(
         "Which variance normalizes a batch, and which one is remembered?",
         "torch's momentum is the weight of the new batch.",
@@ -49,7 +49,7 @@ DRILL = Drill(
             {"correction=1": "correction=0"},
             "running_var is updated with the biased variance.",
             "Remember the unbiased one (n - 1); the biased one normalizes.",
-            story="tt-metal (issue 55438) and mlx (issue 3817) did this.",
+            story="mlx (#3817) and tt-metal (#55438) did this.",
         ),
         Mistake(
             "unbiased_norm",
@@ -139,7 +139,6 @@ DRILL = Drill(
             },
             "The running statistics never move from 0 and 1.",
             "Update both after each training batch.",
-            story="aprender (issue 2166) never updated them.",
         ),
         Mistake(
             "train_uses_running",

@@ -206,7 +206,7 @@ class Drill:
         solution: a right one, whose name is the slug.
         task: what to write, down to shapes and dtypes.
         minutes: the time budget.
-        why: why interviewers ask it.
+        why: why it is asked, in our judgment.
         hints: given one by one.
         probes: inputs by name.
         mistakes: the catalogue.

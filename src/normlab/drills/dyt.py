@@ -51,7 +51,6 @@ DRILL = Drill(
             },
             "Your tanh is a quotient of exponentials, which overflow: inf/inf = NaN.",
             "Use torch.tanh.",
-            story="A public judge's own reference (deep-ml) writes it this way.",
         ),
         Mistake(
             "alpha_outside",

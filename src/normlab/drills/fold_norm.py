@@ -18,8 +18,7 @@ DRILL = Drill(
     "in] and b [out] as in torch.nn.Linear. Return (W2, b2) such that W2 scores + b2 is the same for all scores. The "
     "inputs stay as they are.",
     minutes=4,
-    why="Interpretability tools and inference engines do it when they load a model, and a square W hides the wrong "
-    "axis.",
+    why="It is done when models are loaded for inference or dissection, and a square W hides the wrong axis.",
     hints=(
         "Write W (gain * scores + shift) + b and collect what multiplies scores.",
         "The gain scales inputs of W, which are its columns.",
@@ -51,7 +50,6 @@ DRILL = Drill(
             {"W * gain": "W"},
             "The gain is not folded in.",
             "Scale the columns of W.",
-            story="TransformerLens (issue 372) forgot one of the matrices that read a norm, W_gate.",
         ),
         Mistake(
             "bias_dropped",

@@ -116,7 +116,8 @@ MEANINGS = {
     r"leaf Variable that requires grad": "an in-place operation on an input that requires a gradient; compute a new "
     "tensor instead",
     r"modified by an inplace operation": "an in-place operation overwrote what the backward pass needs",
-    r"same device|expected device|on cpu|Torch not compiled with CUDA": "tensors on two devices; create new ones with device=x.device",
+    r"same device|expected device|on cpu|Torch not compiled with CUDA": "tensors on two devices; create new ones with "
+    "device=x.device",
     r"Can't call numpy\(\)": "NumPy cuts the graph of gradients; stay with torch",
     r"same dtype|expected scalar type|not implemented for '": "two dtypes that do not go together; convert one, for "
     "instance with .to(x.dtype)",

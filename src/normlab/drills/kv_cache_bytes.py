@@ -17,7 +17,7 @@ DRILL = Drill(
     "a dictionary with layers, heads (of queries), kv_heads, head_dim and hidden (the width); each number takes "
     "bytes_per_number bytes. All layers attend to all tokens.",
     minutes=3,
-    why="The arithmetic that decides how many users fit on a GPU; asked in almost every systems round, we think.",
+    why="This arithmetic bounds how many users fit on a GPU.",
     hints=(
         "What is stored for each token in each layer?",
         "Grouped-query attention stores fewer heads than it asks with.",

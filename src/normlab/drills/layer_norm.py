@@ -22,8 +22,7 @@ DRILL = Drill(
     "tensor [..., d]; weight and bias have shape [d]; eps stands where the formula has it. Statistics of float16 and "
     "bfloat16 are computed in a wider type. Return a tensor of the shape and dtype of x.",
     minutes=6,
-    why="It is the layer that everybody has used and few have written; which variance, which axis and where eps "
-    "stands are asked in one go.",
+    why="Which variance, which axis and where eps stands are asked in one go.",
     hints=(
         "Which axis do the statistics run over, and which shape must they have to be subtracted from x?",
         "The variance divides by d, and eps is added to it before the root.",
@@ -57,7 +56,6 @@ DRILL = Drill(
             {"correction=0": "correction=1"},
             "Your variance divides by d - 1, which is the default of torch.var.",
             "LayerNorm divides by d: var(-1, keepdim=True, correction=0).",
-            story="Annotated Transformer (issue 119) and BERT-pytorch (issue 30) divide by d - 1 as well.",
         ),
         Mistake(
             "eps_outside",
@@ -73,7 +71,7 @@ DRILL = Drill(
             {"torch.sqrt(var + eps)": "torch.sqrt(var)"},
             "You never use eps, so that a constant token gives 0/0 = NaN.",
             "Add eps to the variance before the root.",
-            story="TIM-VX (issue 589) dropped eps and returned NaN for constant rows.",
+            story="In TIM-VX eps was 0 by mistake, and a constant row came out as NaN (#589).",
         ),
         Mistake(
             "divide_by_var",
@@ -81,7 +79,7 @@ DRILL = Drill(
             {"torch.sqrt(var + eps)": "(var + eps)"},
             "You divide by the variance, not by its square root.",
             "Take the root of var + eps.",
-            story="TPlinker (issue 37) squared where it should have taken the root.",
+            story="TPlinker has ** 2 where ** 0.5 is meant (#37).",
         ),
         Mistake(
             "wrong_axis_seq",
@@ -103,7 +101,6 @@ DRILL = Drill(
             {"mean(-1,": "mean((-2, -1),", "var(-1,": "var((-2, -1),"},
             "You reduce over tokens and features together: one statistic for a whole sequence.",
             "Reduce over dim=-1 alone, so that each token has its own statistics.",
-            story="FuxiCTR (issue 23) normalized over a list of axes where one was meant.",
         ),
         Mistake(
             "all_axes",
@@ -160,14 +157,14 @@ DRILL = Drill(
         Mistake(
             "no_bias",
             "small_d",
-            {"scores * weight + bias": "scores * weight"},
+            {" + bias)": ")"},
             "You never add the bias.",
             "End with scores * weight + bias.",
         ),
         Mistake(
             "gemma_gain",
             "small_d",
-            {"scores * weight + bias": "scores * (1 + weight) + bias"},
+            {"* weight": "* (1 + weight)"},
             "You scale by 1 + weight.",
             "Here weight is the gain itself.",
             convention="Nemotron, which stores the gain minus 1",

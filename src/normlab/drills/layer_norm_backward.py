@@ -25,7 +25,7 @@ DRILL = Drill(
     "the gradient of the loss with respect to y and has the shape of x, [..., d]. Return (dx, dweight, dbias), of the "
     "shapes of x [..., d], weight [d] and bias [d].",
     minutes=12,
-    why="It is the derivation that interviewers ask for when they want to see calculus and not recall.",
+    why="It is a derivation that shows calculus and not recall.",
     hints=(
         "Mean and standard deviation depend on x as well: three paths lead from x to y.",
         "Multiply dy by weight first; then two means over the features are removed.",

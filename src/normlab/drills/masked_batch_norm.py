@@ -29,8 +29,7 @@ DRILL = Drill(
     "tokens of the batch. x is [B, T, d], mask is a bool tensor [B, T] that is True at real tokens, weight and bias "
     "have shape [d]. Padding holds arbitrary finite numbers, counts nowhere, and comes out as zeros. Return [B, T, d].",
     minutes=8,
-    why="Each of its mistakes runs without an error and is invisible while the padding holds zeros or all lengths are "
-    "equal.",
+    why="Its mistakes run without an error, and some are invisible while all lengths are equal.",
     hints=(
         "How many numbers go into each mean?",
         "Center first, mask afterwards: otherwise each padded slot adds mean².",

@@ -16,8 +16,7 @@ DRILL = Drill(
     "its own norm. attention, mlp, norm1 and norm2 are functions of a tensor [..., d] that return one of the same "
     "shape; norm1 belongs to attention. Return the new residual stream [..., d].",
     minutes=4,
-    why="The original picture and much published code differ; who mixes the two up cannot explain why warm-up was "
-    "needed.",
+    why="It is the block of the 2017 paper and of BERT, and the one that warm-up is discussed with.",
     hints=(
         "What does the norm cover: the sublayer's output, or the sum?",
         "There is a norm after each of the two additions.",

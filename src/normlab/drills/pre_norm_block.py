@@ -48,7 +48,7 @@ DRILL = Drill(
     "mlp, norm1 and norm2 are functions of a tensor [..., d] that return one of the same shape; norm1 belongs to "
     "attention. Return the new residual stream [..., d].",
     minutes=4,
-    why="GPT-2, Llama and most of their successors are this block; drawing it from memory is a common first question.",
+    why="GPT-2 and Llama are this block; drawing it is a quick first question.",
     hints=(
         "What does each sublayer read, and what is added to the stream?",
         "With two sublayers that return zeros the block must return x unchanged.",
@@ -95,6 +95,13 @@ DRILL = Drill(
             "The mlp reads the block's input.",
             "It reads the stream after attention was added.",
             "GPT-J, GPT-NeoX and PaLM: the parallel block",
+        ),
+        Mistake(
+            "mlp_reads_branch",
+            "random",
+            {"mlp(norm2(h))": "mlp(norm2(h - x))"},
+            "The mlp reads attention's output alone.",
+            "It reads the stream after attention was added.",
         ),
         Mistake(
             "second_skip_from_x",

@@ -21,7 +21,7 @@ DRILL = Drill(
     "tensor [..., d]; weight is the gain itself, of shape [d]; eps keeps a token of zeros finite. Statistics of "
     "float16 and bfloat16 are computed in a wider type. Return a tensor of the shape and dtype of x.",
     minutes=5,
-    why="Most large language models since 2023 use it, and its five lines have room for a dozen mistakes.",
+    why="Llama and its relatives use it, and its few lines have room for a dozen mistakes.",
     hints=(
         "What is the mean of the squares over the last axis, and which shape must it keep?",
         "eps is added to the mean square, inside the root.",
@@ -59,7 +59,7 @@ DRILL = Drill(
             {"wide * torch.rsqrt": "wide / torch.rsqrt"},
             "You divide by rsqrt(...), which multiplies by the root mean square.",
             "Multiply by rsqrt or divide by sqrt.",
-            story="llm-foundry (issues 371 and 372) shipped this division.",
+            story="llm-foundry divided (#371), and training diverged.",
         ),
         Mistake(
             "no_root",
@@ -113,6 +113,14 @@ DRILL = Drill(
             {"torch.rsqrt(mean_square + eps)": "(1 / (torch.sqrt(mean_square) + eps))"},
             "You add eps to the root mean square.",
             "eps stands inside the root: rsqrt(mean_square + eps).",
+            story="OLMo once did (#281).",
+        ),
+        Mistake(
+            "eps_twice",
+            "big_eps",
+            {"torch.rsqrt(mean_square + eps)": "(1 / (torch.sqrt(mean_square + eps) + eps))"},
+            "You add eps inside the root and once more outside.",
+            "Once, inside the root, is enough.",
         ),
         Mistake(
             "clamp_eps",
@@ -178,6 +186,13 @@ DRILL = Drill(
             "End with scores * weight.",
         ),
         Mistake(
+            "gain_first",
+            "offset",
+            {" * weight": "", "    mean_square =": "    wide = wide * weight\n    mean_square ="},
+            "You apply the gain before you normalize: it is part of the root mean square.",
+            "Normalize x, then multiply by weight.",
+        ),
+        Mistake(
             "gemma_gain",
             "offset",
             {"* weight": "* (1 + weight)"},
@@ -193,6 +208,7 @@ DRILL = Drill(
             "Llama rounds the scores first and multiplies then; both orders pass.",
             convention="Gemma, OLMo 2 and torch.nn.functional.rms_norm (Llama rounds before the gain)",
             accepted=True,
+            story="gemma_pytorch rounded before the gain until #67.",
         ),
         Mistake(
             "half_stats",
@@ -200,7 +216,6 @@ DRILL = Drill(
             {"x.float() if x.dtype in (torch.float16, torch.bfloat16) else x": "x"},
             "You square in float16: entries from 256 on become infinite, and their token becomes zeros.",
             "Widen half-precision inputs before the square, and cast back.",
-            story="gemma_pytorch (pull request 67) moved a cast that came too early.",
         ),
         Mistake(
             "returns_fp32",

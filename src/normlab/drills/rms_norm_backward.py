@@ -67,6 +67,13 @@ DRILL = Drill(
             "Take the mean over the features.",
         ),
         Mistake(
+            "mean_twice",
+            "random",
+            {"(upstream * scores).mean(-1, keepdim=True)": "(upstream * scores).mean(-1, keepdim=True) / x.shape[-1]"},
+            "Your projection is divided by d twice.",
+            "A mean, or a sum divided by d, but not both.",
+        ),
+        Mistake(
             "gain_after",
             "random",
             {"upstream = dy * weight": "upstream = dy", "dx = rate": "dx = weight * rate"},
@@ -142,7 +149,8 @@ DRILL = Drill(
             {".flatten(0, -2).sum(0)": ".sum(0)"},
             "You sum dweight over the first axis only.",
             "Reduce over every axis but the last.",
-            story="The gradients of norm parameters were left unreduced in Megatron-LM (issues 443 and 1446).",
+            story="A sum that misses an axis of ranks: final_layernorm with sequence parallelism in Megatron-LM "
+            "(#1446).",
         ),
         Mistake(
             "dw_not_reduced",

@@ -146,7 +146,6 @@ DRILL = Drill(
             {"rate * weight for": "rate * weights[0] for"},
             "All ranks use the first rank's gain.",
             "Each rank has its own part.",
-            story="vllm-metal (issue 691) applied a gain of the full width to split heads.",
         ),
         Mistake(
             "no_gain",

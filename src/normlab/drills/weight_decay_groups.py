@@ -47,7 +47,7 @@ DRILL = Drill(
     "scalars and all parameters of norms (modules with 'norm' in the name of their class) do not. Frozen parameters "
     "are in neither list, and a tied one is named once.",
     minutes=6,
-    why="Optimizer set-ups that go by names miss most norms, and nothing fails: gains just shrink.",
+    why="Set-ups that go by names miss norms with other names, and nothing fails: gains just shrink.",
     hints=(
         "Names differ from model to model; what do the types of the modules say?",
         "How many axes have gains, biases and scalars, and is there a norm whose gain has more?",
@@ -65,7 +65,7 @@ DRILL = Drill(
             {"p.dim() < 2 or id(p) in of_norms": "False"},
             "Every tensor decays, gains of norms included.",
             "Leave out what has fewer than two axes and what belongs to a norm.",
-            story="minGPT (issue 23) and transformers (issues 35927 and 42754) had gains in the wrong group.",
+            story="minGPT's gains decayed (#23).",
         ),
         Mistake(
             "only_bias_name",

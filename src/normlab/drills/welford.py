@@ -19,7 +19,7 @@ DRILL = Drill(
     "divides by n. It must survive an offset: numbers around 1e8 whose variance is 22.5. The stream has at least one "
     "number.",
     minutes=6,
-    why="It is how fused norm kernels read a row once; the textbook shortcut E[x²] - E[x]² fails on large means.",
+    why="Some fused norm kernels read a row once with it; the textbook shortcut E[x²] - E[x]² fails on large means.",
     hints=(
         "Keep three numbers: how many, their mean, the sum of squared deviations.",
         "A new value moves the mean by its distance divided by n.",
@@ -61,7 +61,8 @@ DRILL = Drill(
             """,
             "You compute E[x²] - E[x]², two numbers that agree in nearly all digits when the mean is large.",
             "Use Welford's update.",
-            story="torch's half-precision variance lost its digits this way (pytorch issue 51102).",
+            story="torch 1.7's LayerNorm did: an output for randn + 2000 had a variance of 48,426 instead of 1 "
+            "(#51102, #40302).",
         ),
         Mistake(
             "two_passes",
