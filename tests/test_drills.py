@@ -2,9 +2,13 @@
 
 import ast
 import json
+import os
+import re
 import subprocess
 import sys
+import textwrap
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +21,12 @@ from normlab import backward, cli
 from normlab.drills import check_test, checking, drill, guard, ladder, progress, repair, review, values
 from normlab.drills.scoring import score, table
 
-SLUGS = [slug for week in ladder().values() for slug in week]
 ROOT = Path(__file__).resolve().parent.parent
 
+sys.path.insert(0, str(ROOT / "book" / "_ext"))
+from course import drills as pages  # noqa: E402
+
+SLUGS = [slug for week in ladder().values() for slug in week]
 
 
 @pytest.fixture(autouse=True)
@@ -80,8 +87,6 @@ def test_a_score_finds_what_is_wrong_with_a_catalogue():
     d = drill("welford")
     blind = checking.Mistake("blind", "one", {"total / count": "total / (count + 0.5)"}, "x.", "y.")
     twin = checking.Mistake("twin", "plain", {"return mean, total / count": "return mean, total"}, "x.", "y.")
-    from dataclasses import replace
-
     found = score(replace(d, mistakes=(*d.mistakes, blind, twin)))
     assert found.unseen == ("blind",) and "twin" in found.misnamed and ("returns_sum", "twin") in found.equal
 
@@ -104,6 +109,29 @@ def test_conventions_pass_by_name_unless_the_task_names_another():
         for m in drill(slug).mistakes:
             if m.accepted:
                 assert seen(slug, checking.wrong(drill(slug), m.id)).convention == m.id
+
+
+# --- pages --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slug", SLUGS)
+def test_a_page_says_what_the_drill_says(slug):
+    """The book reads the files without importing them."""
+    d, read = drill(slug), pages.read(ROOT, slug)
+    assert (read["task"], read["minutes"], read["why"], read["hints"]) == (d.task, d.minutes, d.why, d.hints)
+    assert read["probes"] == {name: probe.sees for name, probe in d.probes.items()}
+    assert read["solution"] == d.source.rstrip() and read["signature"] == d.signature
+    assert [{name: getattr(m, name) or "" for name in pages.MISTAKE} for m in d.mistakes] == [
+        {name: m[name] or "" for name in pages.MISTAKE} for m in read["mistakes"]
+    ]
+    text = (ROOT / "book" / "drills" / f"{slug}.md").read_text(encoding="utf-8")
+    assert text == f"# Drill: `{slug}`\n\n```{{drill}} {slug}\n```\n"
+
+
+def test_the_pages_follow_the_ladder():
+    assert pages.ladder(ROOT) == {week: list(slugs) for week, slugs in ladder().items()}
+    listed = re.findall(r"book/drills/(\w+)$", (ROOT / "_toc.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert listed == SLUGS
 
 
 # --- the solutions themselves, against torch, autograd and closed forms ---------------------------------------------
@@ -409,8 +437,6 @@ def test_a_memory_hog_ends():
 
 @pytest.mark.skipif(not guard.FORKS, reason="needs a process of its own")
 def test_whoever_ends_the_process_ends_only_its_own():
-    import os
-
     report = drill("rms_norm").check(lambda x, w, eps: os._exit(3))
     assert report.mistakes == ("died",) and "ended its process" in report.texts[0]
     assert "SystemExit" in drill("rms_norm").check(lambda x, w, eps: sys.exit("enough")).texts[0]
@@ -486,8 +512,6 @@ def test_repair_and_review_have_one_right_answer(slug, capsys):
         assert question.answer(question.right) and capsys.readouterr().out.startswith(f"Right. {mistake}")
         assert question.because not in repr(question)
         question = review(d, seed)
-        import textwrap
-
         passed = {
             letter: seen(slug, checking.compiled(d, textwrap.dedent(code))).passed
             for letter, code in question.choices.items()

@@ -10,6 +10,7 @@ claims         the claims file, the role ``{claim}``, the directive ``{claims-le
 search         a search that finds numbers and symbols
 sources        what a claim's sources are called on the pages
 storage        pages that work where the browser keeps no site data
+drills         the directives ``{drill}`` and ``{drills}``: pages of the coding drills
 house          the directive ``{house}``: a picture of the package, from its imports
 tools          the repository's tools, loaded from their files
 offline        what makes pages light and silent without a network
@@ -21,7 +22,7 @@ It needs neither torch nor the package ``normlab``.
 import hashlib
 from pathlib import Path
 
-from . import api, buttons, claims, house, mathematics, offline, outputs, search, storage
+from . import api, buttons, claims, drills, house, mathematics, offline, outputs, search, storage
 
 
 def _fingerprint(root: Path) -> str:
@@ -55,6 +56,6 @@ def setup(app):
     app.connect("config-inited", _on_config)
     app.add_config_value("course_copyright", "", "html")
     app.connect("config-inited", _keep_the_year, priority=900)  # after Sphinx's own, at 800
-    for part in (api, buttons, claims, house, mathematics, offline, outputs, search, storage):
+    for part in (api, buttons, claims, drills, house, mathematics, offline, outputs, search, storage):
         part.setup(app)
     return {"version": "1.0", "parallel_read_safe": False, "parallel_write_safe": False}

@@ -11,7 +11,7 @@ from normlab.drills.values import same
 
 
 def norm_properties(*rest: Any) -> tuple[Property, ...]:
-    """Questions to a function f(x, *rest) that normalizes x [2, 5, 6]; each gets copies of ``rest``."""
+    """Questions to a function ``f(x, *rest)`` that normalizes x [2, 5, 6]; each gets copies of ``rest``."""
     x = normal(2, 5, 6, seed=11, mean=1.0)
 
     def apply(f: Solution, change: Callable[[Tensor], Tensor]) -> Tensor:
@@ -106,7 +106,7 @@ def backward_properties(center: bool) -> tuple[Property, ...]:
 
 
 def block_properties(*, norms: int) -> tuple[Property, ...]:
-    """Questions to a block f(x, attention, mlp, *norms)."""
+    """Questions to a block ``f(x, attention, mlp, *norms)``."""
     x, matrix = normal(2, 5, 6, seed=61, mean=1), normal(6, 6, seed=62, std=0.5)
     wiring = [lambda h: h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-12)] * norms
 

@@ -149,8 +149,7 @@ DRILL = Drill(
             {".flatten(0, -2).sum(0)": ".sum(0)"},
             "You sum dweight over the first axis only.",
             "Reduce over every axis but the last.",
-            story="A sum that misses an axis of ranks: final_layernorm with sequence parallelism in Megatron-LM "
-            "(#1446).",
+            story="In Megatron-LM #1446 the gradients of final_layernorm differed between ranks that share the tokens.",
         ),
         Mistake(
             "dw_not_reduced",
