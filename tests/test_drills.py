@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from right_solutions import RIGHT
 from torch import nn
+from wrong_solutions import WRONG
 
 from normlab import backward, cli
 from normlab.drills import check_test, checking, drill, guard, ladder, progress, repair, review, values
@@ -299,6 +300,13 @@ def test_double_mistakes_are_named():
         return ((v - v.mean(-1, keepdim=True)) / (v.std(-1, keepdim=True) + eps) * weight + bias).to(x.dtype)
 
     assert set(seen("layer_norm", both).mistakes) == {"unbiased_var", "eps_outside"}
+
+
+@pytest.mark.parametrize(("slug", "ids", "solution"), WRONG)
+def test_no_wrong_solution_gets_a_wrong_name(slug, ids, solution):
+    report = seen(slug, solution)
+    assert not report.passed and set(report.mistakes) == set(ids), report.texts[1]
+    assert ids or checking.NOT_IN_CATALOGUE in report.texts[1]
 
 
 @pytest.mark.parametrize("slug", SLUGS)
