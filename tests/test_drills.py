@@ -66,6 +66,24 @@ def test_a_drill_says_everything(slug):
             assert checking.edited(d.source, m) not in (None, d.source), f"{m.id} changes nothing, or no single place"
 
 
+def float_tensors(value, name):
+    if isinstance(value, torch.Tensor):
+        yield from [(name, value)] if value.is_floating_point() else []
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from float_tensors(item, name)
+
+
+@pytest.mark.parametrize("slug", SLUGS)
+def test_probes_have_entries_of_both_signs(slug):
+    """Positive gains would let a solution pass that takes their absolute value."""
+    d, signs = drill(slug), {}
+    for probe in d.probes.values():
+        for name, tensor in (pair for i, a in enumerate(probe.arguments()) for pair in float_tensors(a, i)):
+            signs.setdefault(name, set()).update(tensor.double().sign().flatten().tolist())
+    assert all({-1.0, 1.0} <= found for found in signs.values()), signs
+
+
 @pytest.mark.parametrize("slug", SLUGS)
 def test_every_mistake_is_seen_by_its_probe_and_named_and_pairs_are_told_apart(slug):
     d = drill(slug)

@@ -16,7 +16,7 @@ def add_rms_norm(x, residual, weight, eps):
 def arguments(
     *shape: int, seed: int, eps: float, dtype: torch.dtype = torch.float64, small: float = 1.0, large: float = 2.0
 ):
-    gain = normal(shape[-1], seed=seed + 2, mean=1, std=0.3, dtype=dtype)
+    gain = normal(shape[-1], seed=seed + 2, mean=0.5, std=1.0, dtype=dtype)
     return (
         normal(*shape, seed=seed, std=small, dtype=dtype),
         normal(*shape, seed=seed + 1, std=large, dtype=dtype),

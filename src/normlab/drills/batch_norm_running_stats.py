@@ -158,6 +158,16 @@ DRILL = Drill(
             "eps stands under the root.",
         ),
         Mistake(
+            "last_batch",
+            "three",
+            {
+                "(1 - momentum) * running_mean + momentum * mean": "mean",
+                "(1 - momentum) * running_var + momentum * batch": "batch",
+            },
+            "You remember the last batch alone.",
+            "Blend each batch into what was remembered.",
+        ),
+        Mistake(
             "eps_remembered",
             "uneven",
             {"momentum * batch.var(0, correction=1)": "momentum * (batch.var(0, correction=1) + eps)"},

@@ -71,6 +71,13 @@ DRILL = Drill(
             "Its weight is na * nb / n.",
         ),
         Mistake(
+            "between_one_count",
+            "uneven",
+            {"na * nb / n": "na / n"},
+            "The term between the chunks has one count only: delta² * na / n.",
+            "Its weight is na * nb / n.",
+        ),
+        Mistake(
             "between_half",
             "uneven",
             {"delta * delta * na * nb / n": "delta * delta * n / 4"},

@@ -10,12 +10,12 @@ def dyt(x, alpha, weight, bias):
     return torch.tanh(alpha * x) * weight + bias
 
 
-def arguments(*shape: int, seed: int, std: float = 2.0, mean: float = 0.3):
-    alpha = torch.tensor(0.7).double()
+def arguments(*shape: int, seed: int, std: float = 2.0, mean: float = 0.3, slope: float = 0.7):
+    alpha = torch.tensor(slope).double()
     return (
         normal(*shape, seed=seed, mean=mean, std=std),
         alpha,
-        normal(shape[-1], seed=seed + 1, mean=1, std=0.5),
+        normal(shape[-1], seed=seed + 1, mean=0.5, std=1.5),
         normal(shape[-1], seed=seed + 2),
     )
 
@@ -37,7 +37,9 @@ DRILL = Drill(
         "huge": Probe(
             "entries of size 2000", lambda: (lambda a: (a[0].sign() * 2000, *a[1:]))(arguments(3, 4, seed=11))
         ),
-        "square": Probe("batch, tokens and features all of size 4", lambda: arguments(4, 4, 4, seed=21, std=1.0)),
+        "square": Probe(
+            "batch, tokens and features all of size 4", lambda: arguments(4, 4, 4, seed=21, std=1.0, slope=-1.3)
+        ),
         "zeros": Probe("a token of zeros", lambda: (lambda a: (0 * a[0], *a[1:]))(arguments(2, 3, seed=31))),
     },
     mistakes=(

@@ -13,7 +13,7 @@ def final_norm_head(hidden, weight, embedding, eps):
 
 def arguments(batch: int, tokens: int, width: int, vocab: int, seed: int, eps: float = 1e-6, size: float = 3.0):
     hidden = normal(batch, tokens, width, seed=seed, mean=2, std=size)
-    return hidden, normal(width, seed=seed + 1, mean=1, std=0.4), normal(vocab, width, seed=seed + 2), eps
+    return hidden, normal(width, seed=seed + 1, mean=0.5, std=1.0), normal(vocab, width, seed=seed + 2), eps
 
 
 DRILL = Drill(

@@ -8,7 +8,7 @@ def fold_norm(gain, shift, W, b):
 
 
 def arguments(outputs: int, inputs: int, seed: int):
-    gain, shift = normal(inputs, seed=seed, mean=2), normal(inputs, seed=seed + 1, mean=0.5)
+    gain, shift = normal(inputs, seed=seed, mean=0.5, std=2.0), normal(inputs, seed=seed + 1, mean=0.5)
     return gain, shift, normal(outputs, inputs, seed=seed + 2), normal(outputs, seed=seed + 3)
 
 

@@ -14,7 +14,7 @@ def layer_norm(x, weight, bias, eps):
     return (scores * weight + bias).to(x.dtype)
 
 
-WEIGHT, BIAS = torch.tensor([1.0, 2, 3, 4]).double(), torch.tensor([0.1, -0.5, 2, 4]).double()
+WEIGHT, BIAS = torch.tensor([1.0, -2, 3, 4]).double(), torch.tensor([0.1, -0.5, 2, 4]).double()
 
 DRILL = Drill(
     solution=layer_norm,
@@ -66,6 +66,13 @@ DRILL = Drill(
             story="With eps = 1e-5 and ordinary inputs a test with a tolerance of 1e-4 does not see it.",
         ),
         Mistake(
+            "clamp_eps",
+            "big_eps",
+            {"var + eps": "var.clamp(min=eps)"},
+            "You take eps as the smallest variance.",
+            "Add eps to the variance.",
+        ),
+        Mistake(
             "no_eps",
             "constant",
             {"torch.sqrt(var + eps)": "torch.sqrt(var)"},
@@ -80,6 +87,13 @@ DRILL = Drill(
             "You divide by the variance, not by its square root.",
             "Take the root of var + eps.",
             story="TPlinker has ** 2 where ** 0.5 is meant (#37).",
+        ),
+        Mistake(
+            "mean_abs_deviation",
+            "small_d",
+            {"torch.sqrt(var + eps)": "((wide - mean).abs().mean(-1, keepdim=True) + eps)"},
+            "You divide by the mean absolute deviation.",
+            "Divide by the root of the mean squared deviation.",
         ),
         Mistake(
             "wrong_axis_seq",
@@ -108,6 +122,16 @@ DRILL = Drill(
             {"wide.mean(-1, keepdim=True)": "wide.mean()", "wide.var(-1, keepdim=True, ": "wide.var("},
             "You take one mean and one variance of the whole tensor.",
             "Give both the axis: dim=-1, keepdim=True.",
+        ),
+        Mistake(
+            "all_but_batch",
+            "square",
+            {
+                "mean(-1,": "mean(tuple(range(1, wide.dim())),",
+                "var(-1,": "var(tuple(range(1, wide.dim())),",
+            },
+            "You reduce over all axes but the first: with three axes tokens see each other.",
+            "Reduce over dim=-1 alone, whatever the number of axes.",
         ),
         Mistake(
             "no_keepdim",

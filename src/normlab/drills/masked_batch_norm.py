@@ -20,7 +20,7 @@ def arguments(lengths: tuple[int, ...], tokens: int, width: int, pad: float, eps
     mask = torch.arange(tokens) < torch.tensor(lengths)[:, None]
     x = normal(len(lengths), tokens, width, seed=seed, mean=2)
     x[~mask] = pad
-    return x, mask, normal(width, seed=seed + 1, mean=1, std=0.5), normal(width, seed=seed + 2), eps
+    return x, mask, normal(width, seed=seed + 1, mean=0.5, std=1.5), normal(width, seed=seed + 2), eps
 
 
 DRILL = Drill(

@@ -30,8 +30,8 @@ def arguments(batch: int, heads: int, tokens: int, width: int, seed: int, eps: f
         q,
         k,
         v,
-        normal(width, seed=seed + 3, mean=1, std=0.5),
-        normal(width, seed=seed + 4, mean=1.5, std=0.5),
+        normal(width, seed=seed + 3, mean=0.5, std=1.0),
+        normal(width, seed=seed + 4, mean=0.7, std=1.0),
         rope,
         eps,
     )

@@ -13,7 +13,7 @@ def rms_norm(x, weight, eps):
     return scores.to(x.dtype) * weight
 
 
-WEIGHT = torch.tensor([1.0, 2, 3, 4]).double()
+WEIGHT = torch.tensor([1.0, -2, 3, 4]).double()
 
 DRILL = Drill(
     solution=rms_norm,
@@ -81,6 +81,20 @@ DRILL = Drill(
             {"wide.square()": "wide.abs()", "torch.rsqrt(mean_square + eps)": "(1 / (mean_square + eps))"},
             "You divide by the mean absolute value.",
             "The size is the root of the mean square.",
+        ),
+        Mistake(
+            "bessel",
+            "offset",
+            {".mean(-1, keepdim=True)": ".sum(-1, keepdim=True) / (wide.shape[-1] - 1)"},
+            "You divide the sum of squares by d - 1.",
+            "The mean square divides by d: nothing was subtracted that costs a degree of freedom.",
+        ),
+        Mistake(
+            "max_abs",
+            "offset",
+            {"torch.rsqrt(mean_square + eps)": "(1 / (wide.abs().amax(-1, keepdim=True) + eps))"},
+            "You divide by the largest absolute value.",
+            "Divide by the root mean square.",
         ),
         Mistake(
             "centered",
@@ -170,6 +184,13 @@ DRILL = Drill(
             {".mean(-1,": ".mean((-2, -1),"},
             "You reduce over tokens and features together.",
             "Reduce over the last axis alone.",
+        ),
+        Mistake(
+            "all_but_batch",
+            "square",
+            {".mean(-1,": ".mean(tuple(range(1, wide.dim())),"},
+            "You reduce over all axes but the first: with three axes tokens see each other.",
+            "Reduce over the last axis alone, whatever the number of axes.",
         ),
         Mistake(
             "no_keepdim",

@@ -19,7 +19,7 @@ def arguments(*shape: int, seed: int, eps: float, mean: float = 0.5):
     return (
         normal(*shape, seed=seed),
         normal(*shape, seed=seed + 1, mean=mean),
-        normal(shape[-1], seed=seed + 2, mean=1, std=0.5),
+        normal(shape[-1], seed=seed + 2, mean=0.5, std=1.5),
         eps,
     )
 

@@ -15,7 +15,7 @@ def sharded_rms_norm(shards, weights, eps):
 
 def arguments(*widths: int, seed: int, eps: float, factor: float = 1.0):
     shards = tuple(normal(3, 2, w, seed=seed + i, std=factor if i else 1.0) for i, w in enumerate(widths))
-    return shards, tuple(normal(w, seed=seed + 10 + i, mean=1, std=0.4) for i, w in enumerate(widths)), eps
+    return shards, tuple(normal(w, seed=seed + 10 + i, mean=0.5, std=1.5) for i, w in enumerate(widths)), eps
 
 
 DRILL = Drill(
