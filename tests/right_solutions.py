@@ -692,7 +692,8 @@ class OwnRMSNorm(nn.Module):
         self.epsilon = eps
 
     def forward(self, x):
-        return self.g * x / (x.pow(2).mean(-1, keepdim=True) + self.epsilon).sqrt()
+        v = wide(x)
+        return self.g * (v / (v.pow(2).mean(-1, keepdim=True) + self.epsilon).sqrt()).to(x.dtype)
 
 
 class ByTorch(nn.Module):

@@ -27,6 +27,7 @@ FACTS = (
     "result in evaluation",
     "result with gains 1, 2, 3, …",
     "tokens alone",
+    "float16, entries of size 300",
 )
 
 
@@ -50,6 +51,8 @@ def facts(solution, width, eps, x):
             p.copy_(torch.arange(1, p.numel() + 1).view(p.shape))
     found["result with gains 1, 2, 3, …"] = module(x)
     found["tokens alone"] = module(x[:, :1])
+    half = module.half()(300 * x.sign().half())
+    found["float16, entries of size 300"] = f"{half.dtype}, {'ones and more' if half.abs().min() > 0.5 else 'zeros'}"
     return found
 
 
@@ -61,7 +64,8 @@ DRILL = Drill(
     solution=rms_norm_module,
     task="Write RMSNorm as a class rms_norm_module(width, eps=1e-6) that derives from torch.nn.Module. Its only "
     "parameter is the gain, a vector of the given width that starts at 1, is trained and saved. Tokens x [..., width] "
-    "are normalized over the last axis, in training and in evaluation alike.",
+    "are normalized over the last axis, in training and in evaluation alike. Statistics of half types are computed in "
+    "a wider one, and the result has the dtype of x.",
     minutes=6,
     why="The formula is half of a layer; the other half is what the optimizer, the checkpoint and .to(device) see.",
     hints=(
@@ -208,6 +212,20 @@ DRILL = Drill(
             {"wide * rate": "wide / rate"},
             "You divide by rsqrt(...), which multiplies by the root mean square.",
             "Multiply by it.",
+        ),
+        Mistake(
+            "half_stats",
+            "three_axes",
+            {"x.float() if x.dtype in (torch.float16, torch.bfloat16) else x": "x"},
+            "You square in float16: entries from 256 on become infinite, and their token becomes zeros.",
+            "Widen half-precision inputs before the square.",
+        ),
+        Mistake(
+            "returns_fp32",
+            "three_axes",
+            {").to(x.dtype)": ")"},
+            "You return float32 for a float16 input.",
+            "Cast back to x.dtype.",
         ),
         Mistake(
             "no_super",
