@@ -35,7 +35,7 @@ NUMERIC := --ignore=tests/site --ignore=tests/test_packaging.py --ignore=tests/t
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-package normlab \
 	--custom-compile-command "make pins"
 
-.PHONY: help book serve test test-all test-matrix test-oldest lab notebooks record bench colab pins clean
+.PHONY: help book serve test test-all test-matrix test-oldest lab notebooks record bench drill-score colab pins clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -92,6 +92,9 @@ test-oldest:  ## run tests and notebooks with the oldest versions that are allow
 oldest: $(TEST_READY)
 	$(PY) -m pytest -rs --durations=10 -n auto --nbval-lax \
 		--ignore=tests/site --ignore=tests/test_types.py --ignore=tests/test_standalone.py
+
+drill-score: $(TEST_READY)  ## print what the drills' checker sees, names and tells apart
+	$(PY) -m normlab drill --score
 
 colab: $(BOOK_READY)  ## write the standalone copies of the notebooks to _build/colab
 	$(PY) tools/standalone.py _build/colab

@@ -33,6 +33,7 @@ _MODULES = (
     "conventions",
     "data",
     "device",
+    "drills",
     "experiments",
     "families",
     "fast",

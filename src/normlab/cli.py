@@ -1,4 +1,5 @@
-"""The console script ``normlab``, one word a task: ``normlab record``, ``normlab bench``, ``normlab inspect``."""
+"""The console script ``normlab``, one word a task: ``normlab record``, ``normlab bench``, ``normlab inspect``,
+``normlab drill``."""
 
 import argparse
 import sys
@@ -10,6 +11,7 @@ COMMANDS = {
     "record": "list or make the recorded results of the course",
     "bench": "time the norms against torch, and a small Llama against transformers",
     "inspect": "say which norms a model has, how they compute and where they stand",
+    "drill": "coding drills: check a function of yours and name its mistake",
 }
 
 
@@ -41,6 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from normlab import bench
 
             return bench.main(arguments[1:])
+        case "drill":
+            from normlab.drills import command as drills
+
+            return drills.main(arguments[1:])
     from normlab.inspection import command as inspection
 
     return inspection.main(arguments[1:])

@@ -13,6 +13,7 @@ search         a search that finds numbers and symbols
 sources        what a claim's sources are called on the pages
 moved          old addresses that keep working
 storage        pages that work where the browser keeps no site data
+drills         the directives ``{drill}`` and ``{drills}``: pages of the coding drills
 house          the directive ``{house}``: a picture of the package, from its imports
 tools          the repository's tools, loaded from their files
 offline        what makes pages light and silent without a network
@@ -24,7 +25,25 @@ It needs no torch. Of the package it uses modules of plain Python, read from `sr
 import hashlib
 from pathlib import Path
 
-from . import api, buttons, calculator, claims, house, mathematics, moved, offline, outputs, questions, search, storage
+from . import (
+    api,
+    buttons,
+    calculator,
+    claims,
+    drills,
+    house,
+    mathematics,
+    moved,
+    offline,
+    outputs,
+    questions,
+    search,
+    storage,
+)
+
+PARTS = (
+    api, buttons, calculator, claims, drills, house, mathematics, moved, offline, outputs, questions, search, storage
+)
 
 # What the interview pages are made from.
 INTERVIEW = ("src/normlab/ledger.py", "src/normlab/interview/*.py", "tools/questions.py", "book/interview/*.yml")
@@ -62,7 +81,6 @@ def setup(app):
     app.connect("config-inited", _on_config)
     app.add_config_value("course_copyright", "", "html")
     app.connect("config-inited", _keep_the_year, priority=900)  # after Sphinx's own, at 800
-    parts = (api, buttons, calculator, claims, house, mathematics, moved, offline, outputs, questions, search, storage)
-    for part in parts:
+    for part in PARTS:
         part.setup(app)
     return {"version": "1.0", "parallel_read_safe": False, "parallel_write_safe": False}
