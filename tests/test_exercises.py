@@ -37,6 +37,7 @@ def test_right_answers(capsys, answer, expected):
     "answer, expected, said",
     [
         (0.9, 0.75, "not yet: off by 20%"),
+        (3.557, 3.5566, "not yet: off by less than 1%"),
         (0, 0.75, "not yet: 0 is too small"),
         (float("nan"), 0.75, "not yet"),
         ("0.75", 0.75, "not yet: a number is asked for, got str"),

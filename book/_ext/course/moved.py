@@ -14,6 +14,10 @@ RENAMED = {  # page: {old fragment: (page, fragment)}
         "why-is-post-ln-hard": ("notebooks/07_why_post_ln_is_hard", "the-case-one-setting-two-placements"),
         "what-the-map-says-about-pre-ln-and-ways-out-for-post-ln": ("notebooks/05_placement", "ways-out-for-post-ln"),
         "exercise-3-which-half-must-shrink": ("notebooks/07_why_post_ln_is_hard", "exercise-2-which-half-must-shrink"),
+        "qk-norm-a-bound-that-no-weight-can-break": (
+            "notebooks/08_roads_after",
+            "qk-norm-a-bound-that-no-matrix-can-break",
+        ),
         "exercise-4-a-bound-of-your-choice": ("notebooks/08_roads_after", "exercise-2-a-bound-of-your-choice"),
     }
 }
