@@ -278,6 +278,7 @@ ACCOUNTS: dict[str, dict[str, Any]] = {  # optimizer, its options, steps of line
     "AdamW, 100 steps of warm-up": {"warmup": 100},
     "AdamW, averages first": {"frozen": 100},  # both moments are averages of 100 gradients before anything moves
     "AdamW, ε = 1e-4": {"eps": 1e-4},
+    "AdamW, ε = 1e-2": {"eps": 1e-2},  # about as large as the gradients' typical entries, so that the steps get shorter
     "RAdam": {"optimizer": torch.optim.RAdam},
 }
 
