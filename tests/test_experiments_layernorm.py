@@ -1,6 +1,7 @@
 """Chapter 3's experiments against closed forms, torch and other ways to the same number."""
 
 import math
+from statistics import fmean
 
 import pytest
 import torch
@@ -196,7 +197,44 @@ def test_angle():
 def test_only_the_whole_stream_is_free_under_pre_norm():
     exact = {w: ln.change_of_logits("pre", 3.0, w, eps=0.0) for w in ("one writer", "one reader", "whole stream")}
     assert exact["whole stream"] < 1e-12 and min(exact["one writer"], exact["one reader"]) > 0.1
-    assert ln.change_of_logits("peri", 3.0, "one writer", eps=0.0) < 1e-12
+    assert max(ln.change_of_logits("peri", 3.0, w, eps=0.0) for w in ("one writer", "values")) < 1e-12
+    assert ln.change_of_logits("pre", 3.0, "whole stream", eps=0.0, tied_head=True) > 1  # the head is scaled as well
+
+
+def test_under_pre_norm_no_matrix_alone_is_free():
+    model = ln.walk.fresh_stack(2, 0, eps=0.0)
+    ids = ln.walk.reading(64, 4)[0]
+    with torch.no_grad():
+        before = model(ids)
+        for name, weight in model.named_parameters():
+            if weight.ndim == 2:
+                weight.mul_(3)
+                assert (model(ids) - before).norm() > 0.05 * before.norm(), name
+                weight.div_(3)
+
+
+class DecoupledSGD(torch.optim.SGD):
+    """SGD with momentum whose decay does not go through the momentum."""
+
+    def __init__(self, params, lr, momentum, decay):
+        super().__init__(params, lr=lr, momentum=momentum)
+        self.kept = 1 - lr * decay
+
+    def step(self, closure=None):
+        W = self.param_groups[0]["params"][0]
+        shrinkage = (1 - self.kept) * W.detach()
+        super().step(closure)
+        W.data.sub_(shrinkage)
+
+
+def test_the_way_of_the_decay_sets_the_turn_of_sgd_with_momentum():
+    lr, decay, momentum = 0.2, 0.05, 0.9
+    inside = ln.Rule("inside", torch.optim.SGD, {"lr": lr, "momentum": momentum, "weight_decay": decay})
+    outside = ln.Rule("outside", DecoupledSGD, {"lr": lr, "momentum": momentum, "decay": decay})
+    turns = [fmean(ln.train_behind_norm(rule, steps=1200).turn[-400:]) for rule in (inside, outside)]
+    balance = (2 * lr * decay) ** 0.5
+    assert abs(turns[0] / balance * (1 + momentum) ** 0.5 - 1) < 0.03
+    assert abs(turns[1] / balance * ((1 + momentum) / (1 - momentum)) ** 0.5 - 1) < 0.03
 
 
 def test_what_writes_to_the_stream_is_embeddings_and_output_matrices():

@@ -373,13 +373,14 @@ def digits_accuracy(norm: bool, scale: float, lr: float, seed: int, steps: int =
 def change_of_logits(placement: Placement | str, factor: float, which: str, seed: int = 0, **options) -> float:
     """Relative change (Euclidean) of the logits of a 4-block stack when weights are multiplied by ``factor``.
 
-    ``which``: "one writer" (MLP down of the second block), "one reader" (its up), or "whole stream" (embeddings and
-    all writers). ``options`` are those of the config.
+    ``which``: "one writer" (MLP down of the second block), "one reader" (its up), "values" (attention's value matrix
+    there), or "whole stream" (embeddings and all writers). ``options`` are those of the config.
     """
     model = walk.fresh_stack(4, seed, placement=placement, **options)
     ids = walk.reading(64, 4)[0]
-    mlp = model.blocks[1].residuals[1].sublayer
-    choices = {"one writer": [mlp.down.weight], "one reader": [mlp.up.weight], "whole stream": stream_writers(model)}
+    attention, mlp = (residual.sublayer for residual in model.blocks[1].residuals)
+    choices = {"one writer": [mlp.down.weight], "one reader": [mlp.up.weight], "values": [attention.value.weight]}
+    choices["whole stream"] = stream_writers(model)
     with torch.no_grad(), device.single_thread():
         before = model(ids)
         for weight in choices[which]:
