@@ -106,7 +106,7 @@ def test_a_first_visit_is_silent_and_light(browser, addresses, html, name):
         raw, gzipped = visit.weight(html)
         print(f"{name}: {raw / 1000:.0f} KB, gzipped {gzipped / 1000:.0f} KB")
         many = name in NOTEBOOKS and len(alt_texts(name)) > 8
-        assert raw <= (2_000_000 if many else 1_500_000)
+        assert raw <= (1_800_000 if many else 1_500_000)
         assert gzipped <= (600_000 if many else 500_000)
         assert visit.troubles == []
 

@@ -2,8 +2,8 @@
 
 import re
 
-from course.offline import _slim_icons, _slim_style
-from pages import parsed
+from course.offline import _plain_tokens, _slim_code, _slim_icons, _slim_style
+from pages import NOTEBOOKS, parsed
 
 
 def test_style_rules_that_can_match_are_kept():
@@ -23,6 +23,29 @@ def test_icons_are_kept_by_name_or_alias():
     assert _slim_icons(script, {"fa-navicon", "fa-x"}) == (
         'var a={bars:[448,512,["navicon"],"f0c9","M0"],x:[3,4,[128,"y"],"e2","M3"]};'
     )
+
+
+def test_tokens_without_a_look_of_their_own_lose_their_element():
+    style = "".join(
+        f'html[data-theme="{theme}"] .highlight {{ background: #fff; color: {color} }}\n'
+        f'html[data-theme="{theme}"] .highlight .n {{ color: {color} }} /* Name */\n'
+        f'html[data-theme="{theme}"] .highlight .k {{ color: #123456 }}\n'
+        f'html[data-theme="{theme}"] .highlight .p {{ color: #080808 }}\n'
+        f'html[data-theme="{theme}"] .highlight .g {{ color: {color}; font-style: italic }}\n'
+        for theme, color in (("light", "#080808"), ("dark", "#f8f8f2"))
+    )
+    assert _plain_tokens(style) == {"n"}
+    code = '<pre><span></span><span class="k">def</span> <span class="n">f</span><span class="p">(</span></pre>'
+    other = '<p><span class="n">not code</span></p>'
+    expected = '<pre><span></span><span class="k">def</span> f<span class="p">(</span></pre>'
+    assert _slim_code(code + other, {"n"}) == expected + other
+    assert _slim_code(code, set()) == code
+
+
+def test_the_code_of_a_page_is_slim(html):
+    code = [str(block) for name in NOTEBOOKS for block in parsed(html / f"{name}.html").select("div.highlight pre")]
+    assert len(code) > 50 and any('class="k"' in block for block in code)
+    assert not [block for block in code if '<span class="n">' in block or '<span class="p">' in block]
 
 
 def test_every_icon_on_a_page_is_in_the_slim_script(html):

@@ -63,6 +63,23 @@ def _slim_style(style: str, names: set[str]) -> str:
     return re.sub(r"@(?:media|supports)[^{}]*\{\s*\}", "", style)
 
 
+def _plain_tokens(style: str) -> set[str]:
+    """The classes of highlighted code that look like code without a class, in every theme: names, punctuation, blanks."""
+    rules = re.findall(r'(html\[[^\]]*\]) \.highlight(?: \.(\w+))? \{([^}]*)\}', style)
+    default = {theme: re.search(r"color: (#\w+)$", body.strip())[1] for theme, name, body in rules if not name}
+    looks: dict[str, set[bool]] = {}
+    for theme, name, body in rules:
+        if name:
+            looks.setdefault(name, set()).add(body.strip() == f"color: {default[theme]}")
+    return {name for name, plain in looks.items() if plain == {True}}
+
+
+def _slim_code(page: str, plain: set[str]) -> str:
+    """A page whose highlighted code has no element around a token that looks like any other text."""
+    token = re.compile(f'<span class="(?:{"|".join(sorted(plain))})">([^<]*)</span>')
+    return re.sub(r"<pre>.*?</pre>", lambda code: token.sub(r"\1", code[0]) if plain else code[0], page, flags=re.DOTALL)
+
+
 def _rewrite(path: Path, shorten, names: set[str]) -> None:
     text = shorten(path.read_text(encoding="utf-8"), names)
     path.write_text(re.sub(r"/[/*]# sourceMappingURL=\S+?(?: ?\*/)?\s*$", "", text), encoding="utf-8")
@@ -77,6 +94,11 @@ def _slim(app, exception):
         path.unlink()
     # course.css draws boxes without icons, so no page asks for the icon fonts.
     shutil.rmtree(static / "vendor" / "fontawesome", ignore_errors=True)
+    plain = _plain_tokens((static / "pygments.css").read_text(encoding="utf-8"))
+    for path in site.rglob("*.html"):
+        page = path.read_text(encoding="utf-8")
+        if (slim := _slim_code(page, plain)) != page:
+            path.write_text(slim, encoding="utf-8")
     names = _names(site)
     _rewrite(static / "scripts" / "fontawesome.js", _slim_icons, names)
     for path in [*(static / "styles").glob("*.css"), *static.glob("sphinx-design*.css"), *static.glob("mystnb*.css")]:
