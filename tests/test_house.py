@@ -353,3 +353,11 @@ def test_other_houses_can_be_drawn(rooms):
     found = boxes(drawing)
     assert set(found) == set(rooms)
     assert all(found[room][2] < found[other][2] for room in rooms for other in rooms[room])
+
+
+def test_no_file_holds_the_marks_of_an_unfinished_merge():
+    marks = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    texts = [path for path in map(ROOT.joinpath, listed) if path.suffix not in {".png", ".svg", ".woff2", ".ico", ".gz"}]
+    assert len(texts) > 200
+    assert [path for path in texts if path.is_file() and marks.search(path.read_text(encoding="utf-8"))] == []
