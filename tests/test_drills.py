@@ -17,9 +17,10 @@ import torch.nn.functional as F
 from right_solutions import RIGHT
 from torch import nn
 from wrong_solutions import WRONG
+from wrong_solutions_fresh import FRESH
 
 from normlab import backward, cli
-from normlab.drills import check_test, checking, drill, guard, ladder, progress, repair, review, values
+from normlab.drills import check_test, checking, drill, guard, ladder, modes, progress, repair, review, values
 from normlab.drills.scoring import score, table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -327,6 +328,49 @@ def test_no_wrong_solution_gets_a_wrong_name(slug, ids, solution):
     assert ids or checking.NOT_IN_CATALOGUE in report.texts[1]
 
 
+@pytest.mark.parametrize(("slug", "ids", "solution"), FRESH, ids=lambda item: getattr(item, "__name__", None))
+def test_fresh_wrong_solutions_get_their_right_names(slug, ids, solution):
+    assert set(seen(slug, solution).mistakes) == set(ids.split())
+
+
+WITH_EPS = [slug for slug in SLUGS if re.search(r"\beps\)", drill(slug).signature)]
+
+
+@pytest.mark.parametrize("eps", [1e-6, 1e-12])
+@pytest.mark.parametrize("slug", WITH_EPS)
+def test_an_eps_of_ones_own_is_named(slug, eps):
+    """Every drill that is given eps has an input on which this shows, and no other name comes near."""
+    d = drill(slug)
+    report = seen(slug, lambda *arguments: d.solution(*arguments[:-1], eps))
+    (id,) = report.mistakes
+    assert "eps of your own" in d.mistake(id).says or "eps that is given is not used" in d.mistake(id).says
+
+
+@pytest.mark.parametrize("slug", [slug for slug in SLUGS if slug != "rms_norm_module"])
+def test_a_missing_return_is_said(slug):
+    report = seen(slug, lambda *arguments: None)
+    assert "wrong_type" in report.mistakes and "is the return statement missing?" in report.texts[0]
+
+
+def test_names_that_are_missing_are_no_wrong_count():
+    report = seen("weight_decay_groups", lambda model: (["up.weight"], []))
+    assert report.mistakes == () and "missing  " in report.texts[0] and "embed.weight" in report.texts[0]
+    twice = seen("weight_decay_groups", lambda model: tuple(2 * names for names in drill("weight_decay_groups").solution(model)))
+    assert not twice.passed and "too many  " in twice.texts[0] and "embed.weight again" in twice.texts[0]
+
+
+def test_a_gain_that_is_no_parameter_may_be_used():
+    class Plain(nn.Module):
+        def __init__(self, width, eps=1e-6):
+            super().__init__()
+            self.weight, self.eps = torch.ones(width), eps
+
+        def forward(self, x):
+            return rms(x, self.weight.to(x.dtype), self.eps)
+
+    assert seen("rms_norm_module", Plain).mistakes == ("not_registered",)
+
+
 @pytest.mark.parametrize("slug", SLUGS)
 def test_a_stub_raises_and_is_recognized(slug):
     names = {}
@@ -422,6 +466,50 @@ def test_shortcuts_and_peeking_pass_with_a_remark():
     assert "looks at its caller or at this package" in seen("rms_norm", peeks).texts[0]
     autograd = RIGHT["rms_norm_backward"][0]
     assert "asks for more" in seen("rms_norm_backward", autograd).texts[0]
+
+
+def by_import(x, weight, eps):
+    from normlab.drills import rms_norm
+
+    return rms_norm.rms_norm(x, weight, eps)
+
+
+def by_name(x, weight, eps):
+    return __import__("normlab.drills.rms_norm").drills.rms_norm.rms_norm(x, weight, eps)
+
+
+class OfTorch(nn.Module):
+    def __init__(self, width, eps=1e-6):
+        super().__init__()
+        self.inner = nn.RMSNorm(width, eps=eps)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+@pytest.mark.parametrize(
+    ("slug", "solution", "named"),
+    [
+        ("rms_norm", by_import, "this package"),
+        ("rms_norm", by_name, "this package"),
+        ("rms_norm", lambda *arguments: rms(*arguments), "this package"),
+        ("rms_norm_module", OfTorch, "rms_norm"),
+        ("layer_norm", lambda x, w, b, eps: torch.layer_norm(x, x.shape[-1:], w, b, eps), "layer_norm"),
+        ("layer_norm", lambda x, w, b, eps: torch.native_layer_norm(x, x.shape[-1:], w, b, eps)[0], "layer_norm"),
+    ],
+)
+def test_other_roads_to_the_whole_thing_are_seen(slug, solution, named):
+    report = seen(slug, solution)
+    assert report.passed and named in report.texts[0] and "asks for more" in report.texts[0].replace("\n", " ")
+
+
+@pytest.mark.parametrize("slug", SLUGS)
+def test_no_right_solution_is_suspected(slug):
+    source = checking.compiled(drill(slug), drill(slug).source)
+    assert checking.collect(checking.observe(drill(slug), lambda: source)).notes["shortcuts"] <= {"normlab"}
+    written = {name: value for name, value in vars(sys.modules[__name__]).items() if name in ("torch", "nn")}
+    exec(drill(slug).source, written)
+    assert "asks for more" not in seen(slug, written[slug]).texts[0]
 
 
 # --- guard --------------------------------------------------------------------------------------------------------
@@ -582,6 +670,28 @@ def test_a_good_test_finds_all_and_a_strict_one_is_told(capsys):
     report = check_test(d, strict)
     assert not report.accepts_right and "rejects a right solution" in capsys.readouterr().out
     assert not check_test(d, lambda f: False).accepts_right
+
+
+def test_a_test_that_rejects_a_right_solution_in_float32_is_told(capsys):
+    def within(tolerance):
+        def test(f):
+            x, w = checking.normal(3, 4, seed=1), checking.normal(4, seed=2)
+            expected = F.rms_norm(x, (4,), w, 0.3)
+            torch.testing.assert_close(f(x, weight=w, eps=0.3), expected, rtol=tolerance, atol=tolerance)
+
+        return test
+
+    assert not check_test(drill("rms_norm"), within(1e-9)).accepts_right
+    assert "rejects a right solution (computed in float32)" in capsys.readouterr().out
+    assert check_test(drill("rms_norm"), within(1e-5)).accepts_right
+    narrowed = [slug for slug in SLUGS if modes.in_float32(drill(slug))]
+    assert len(narrowed) == len(SLUGS) - 1  # a class takes no tensors
+
+    def of_float64(f):
+        matrix = torch.ones(4, 4).double()
+        f(torch.ones(2, 4).double(), *[lambda h: h @ matrix] * 4)
+
+    assert check_test(drill("pre_norm_block"), of_float64).accepts_right
 
 
 def test_a_test_that_rejects_an_accepted_convention_is_told(capsys):

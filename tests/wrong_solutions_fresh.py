@@ -1,4 +1,9 @@
-"""Twenty wrong solutions, written from the task sentences alone, before their author had seen any drill's mistakes."""
+"""Twenty wrong solutions, written from the tasks alone, before their author had seen any catalogue. No tests.
+
+At first the checker gave 17 of them the right name. One had only half of its name (one_pass was missing), one got a
+wrong name (clamp_eps for an eps of its own), one a wrong second name (unused_gain beside not_registered), and one
+a wrong sentence (a wrong number of results where names were missing).
+"""
 
 import torch
 import torch.nn.functional as F
@@ -166,25 +171,26 @@ def sharded_rms_norm_average_of_means(shards, weights, eps):
     return [s * torch.rsqrt(ms + eps) * w for s, w in zip(shards, weights)]
 
 
+# What the checker is to say to each.
 FRESH = (
-    ("rms_norm", rms_norm_normalize),
-    ("rms_norm", rms_norm_length),
-    ("layer_norm", layer_norm_std),
-    ("layer_norm", layer_norm_one_pass),
-    ("rms_norm_module", GainIsNoParameter),
-    ("add_rms_norm", add_rms_norm_normed_stream),
-    ("pre_norm_block", pre_norm_block_skip_from_norm),
-    ("pre_norm_block", pre_norm_block_parallel),
-    ("post_norm_block", post_norm_block_norm_on_branch),
-    ("rms_norm_backward", rms_norm_backward_raw_x),
-    ("layer_norm_backward", layer_norm_backward_variance_constant),
-    ("gradient_check", gradient_check_own_dtype),
-    ("welford", welford_old_mean),
-    ("chunk_merge", chunk_merge_no_between),
-    ("masked_batch_norm", masked_batch_norm_padding_in_variance),
-    ("batch_norm_running_stats", batch_norm_keras),
-    ("fold_norm", fold_norm_shift_through_folded),
-    ("weight_decay_groups", weight_decay_groups_by_name),
-    ("qk_norm_attention", qk_norm_attention_all_heads),
-    ("sharded_rms_norm", sharded_rms_norm_average_of_means),
+    ("rms_norm", "eps_fixed", rms_norm_normalize),
+    ("rms_norm", "sum_not_mean eps_outside", rms_norm_length),
+    ("layer_norm", "unbiased_var eps_outside", layer_norm_std),
+    ("layer_norm", "one_pass half_stats", layer_norm_one_pass),
+    ("rms_norm_module", "not_registered", GainIsNoParameter),
+    ("add_rms_norm", "residual_is_normed", add_rms_norm_normed_stream),
+    ("pre_norm_block", "residual_from_normed", pre_norm_block_skip_from_norm),
+    ("pre_norm_block", "parallel", pre_norm_block_parallel),
+    ("post_norm_block", "norm_then_add", post_norm_block_norm_on_branch),
+    ("rms_norm_backward", "dw_uses_x", rms_norm_backward_raw_x),
+    ("layer_norm_backward", "no_proj_term", layer_norm_backward_variance_constant),
+    ("gradient_check", "float32", gradient_check_own_dtype),
+    ("welford", "same_delta", welford_old_mean),
+    ("chunk_merge", "no_between empty_raises", chunk_merge_no_between),
+    ("masked_batch_norm", "var_of_zeroed", masked_batch_norm_padding_in_variance),
+    ("batch_norm_running_stats", "biased_running momentum_flipped", batch_norm_keras),
+    ("fold_norm", "bias_uses_folded", fold_norm_shift_through_folded),
+    ("weight_decay_groups", "bias_ends_and_norm_names", weight_decay_groups_by_name),
+    ("qk_norm_attention", "all_heads", qk_norm_attention_all_heads),
+    ("sharded_rms_norm", "mean_of_means", sharded_rms_norm_average_of_means),
 )

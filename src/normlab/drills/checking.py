@@ -56,8 +56,12 @@ PEEKING = {
     "getouterframes",
     "get_objects",
     "get_referrers",
+    "inspect",
     "normlab",
 }
+# Functions of torch that do the better part of a drill.
+SHORTCUTS = {"layer_norm", "native_layer_norm", "rms_norm", "batch_norm", "native_batch_norm"}
+SHORTCUTS |= {"scaled_dot_product_attention"}
 AUTOGRAD = {"autograd", "backward", "jacobian", "gradcheck"}
 PRINTED = 2000  # characters of the learner's prints that are shown
 
@@ -215,7 +219,6 @@ class Drill:
         dtypes: the probe that is repeated in the other dtypes ("": none).
         gradients: the probe at which the gradient must arrive ("": none).
         run: calls a solution with the arguments of a probe, where that is more than a call.
-        shortcuts: functions of torch that do the whole thing.
     """
 
     solution: Solution
@@ -230,7 +233,6 @@ class Drill:
     dtypes: str = ""
     gradients: str = ""
     run: Callable[..., Any] = lambda solution, *arguments: solution(*arguments)
-    shortcuts: tuple[str, ...] = ()
 
     @property
     def slug(self) -> str:
@@ -407,7 +409,7 @@ def observe(drill: Drill, load: Callable[[], Any]) -> Iterator[tuple[str, Any, A
         yield "notes", "load", Outcome(error=type(error).__name__, explanation=guard.explain(error))
         return
     yield "notes", "load", Outcome(printed=out.getvalue()[:PRINTED])
-    with _Called(drill.shortcuts) as called:
+    with _Called() as called:
         for name, probe in drill.probes.items():
             yield "probes", name, _call(drill, solution, clone(probe.arguments()), twice=True)
     yield "notes", "shortcuts", called.found | _names(solution) & (PEEKING | AUTOGRAD)
@@ -500,32 +502,53 @@ def _holds(item: Property, solution: Solution) -> bool | None:
 
 
 class _Called(TorchFunctionMode):
-    """Keeps the names of those functions of torch that are called and looked for."""
+    """Keeps the names of the SHORTCUTS that are called."""
 
-    def __init__(self, names: tuple[str, ...]):
+    def __init__(self):
         super().__init__()
-        self.names, self.found = names, frozenset[str]()
+        self.found = frozenset[str]()
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         name = getattr(function, "__name__", "")
-        if name in self.names:
+        if name in SHORTCUTS:
             self.found |= {name}
         return function(*args, **(kwargs or {}))
 
 
-def _names(solution: Solution) -> frozenset[str]:
-    """The names that a function's code uses, and "normlab" where one of them is ours."""
-    code = getattr(inspect.unwrap(solution), "__code__", None)
-    if code is None:
-        return frozenset()
-    found, to_visit = set(), [code]
+def _names(solution: Any) -> frozenset[str]:
+    """The names that a solution's code uses, with its helpers and methods; "normlab" where something of ours is named."""
+    found, to_visit, seen = set(), [solution], set()
     while to_visit:
-        code = to_visit.pop()
-        found |= set(code.co_names)
-        to_visit += [constant for constant in code.co_consts if inspect.iscode(constant)]
-    scope = getattr(solution, "__globals__", {})
-    ours = any(str(getattr(scope.get(name), "__module__", "")).startswith("normlab.") for name in found)
-    return frozenset(found | {"normlab"} if ours else found)
+        function = to_visit.pop()
+        if inspect.isclass(function):
+            to_visit += [item for item in vars(function).values() if inspect.isfunction(item)]
+            continue
+        function = inspect.unwrap(function)
+        code = getattr(function, "__code__", None)
+        if code is None or code in seen:
+            continue
+        seen.add(code)
+        names, texts = _of_code(code)
+        scope = inspect.getclosurevars(function)
+        reached = [*scope.globals.values(), *scope.nonlocals.values()]
+        modules = [str(getattr(item, "__module__", "")) for item in reached]
+        if any(text.split(".")[0] == "normlab" for text in (*names, *texts, *modules)):
+            found.add("normlab")
+        found |= names
+        to_visit += [item for item in reached if inspect.isfunction(item) and not item.__module__.startswith("torch")]
+    return frozenset(found)
+
+
+def _of_code(code: Any) -> tuple[set[str], set[str]]:
+    """The names and the texts in a piece of code and in what is defined inside of it."""
+    names, texts = set(code.co_names), set()
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            texts.add(constant)
+        elif inspect.iscode(constant):
+            more = _of_code(constant)
+            names, texts = names | more[0], texts | more[1]
+    return names, texts
 
 
 # --- judge ---------------------------------------------------------------------------------------------------------
