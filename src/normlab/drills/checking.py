@@ -88,6 +88,7 @@ COMMON = {
         "The values are right, the gradient is not: something is cut out of the graph.",
         "Look for .detach(), .data, .item(), torch.no_grad() and new tensors made from numbers.",
     ),
+    "not_written": ("The stub is not filled in.", "Put your lines where it says raise NotImplementedError."),
     "raises": ("The function raises an error.", "Read the error's last line first, then the line of yours it names."),
     "too_slow": ("The function does not end in time.", "Check the condition of every loop."),
     "died": ("The process ended.", "Remove sys.exit, os._exit and the like."),
@@ -284,13 +285,19 @@ class Drill:
                 return mistake
         raise KeyError(f"{self.slug} has no mistake {id!r}, but {', '.join(m.id for m in self.mistakes)}")
 
-    def check(self, function: Solution, level: int = 1) -> Report:
+    def start(self) -> None:
+        """Print the task and start the clock: the next check says how long it took."""
+        print(self)
+        progress.start(self.slug)
+
+    def check(self, function: Solution, level: int = 1, count: bool = True) -> Report:
         """Check a solution, print what was found, and return it.
 
         Args:
             function: takes the arguments of the drill's signature. It runs in a process of its own where the platform
                 has one; nothing of it is changed or sent anywhere.
             level: how much is printed, see :meth:`Report.help`.
+            count: whether this is a try that the file of progress counts; a stub that is not filled in is none.
 
         Raises:
             TypeError: function cannot be called.
@@ -298,9 +305,9 @@ class Drill:
         """
         if not callable(function):
             raise TypeError(f"check needs the function itself, got {values.name(values.plain(function))}")
-        return self.check_loaded(lambda: function, level)
+        return self.check_loaded(lambda: function, level, count)
 
-    def check_loaded(self, load: Callable[[], Solution], level: int = 1) -> Report:
+    def check_loaded(self, load: Callable[[], Solution], level: int = 1, count: bool = True) -> Report:
         """:meth:`check` for what is yet to be loaded, which happens under guard as well."""
         if level not in (1, 2, 3):
             raise ValueError(f"level must be 1, 2 or 3, got {level!r}")
@@ -309,7 +316,10 @@ class Drill:
         if printed := _prints(observed):
             print(printed)
         report.help(level)
-        progress.note(self.slug, report.passed)
+        if count and report.mistakes != ("not_written",):
+            if (seconds := progress.running(self.slug)) is not None:
+                print(f"{seconds // 60} min {seconds % 60} s since the start; the budget is {self.minutes} min.")
+            progress.note(self.slug, report.passed)
         return report
 
 
@@ -567,6 +577,8 @@ def judge(drill: Drill, observed: Observed) -> Report:
         )
     right = reference(drill)
     ids, others = diagnose(drill, observed.probes)
+    if all(outcome.error == "NotImplementedError" for outcome in observed.probes.values()):
+        return _not_written(drill)
     if ids is None and all(outcome.error for outcome in observed.probes.values()):
         return _common(drill, "raises", f"Your function raises. {next(iter(observed.probes.values())).explanation}")
     faults = _faults(drill, observed, right, values_fit=ids is not None and not _mistakes_only(drill, ids))
@@ -736,6 +748,11 @@ def _common(drill: Drill, id: str, text: str) -> Report:
     says, fix = COMMON[id]
     first = f"{drill.slug}: not yet.\n{text}"
     return Report(False, (id,), None, (first, f"{first}\n{says}", f"{first}\n{says}\nFix: {fix}"))
+
+
+def _not_written(drill: Drill) -> Report:
+    text = f"{drill.slug}: not written yet."
+    return Report(False, ("not_written",), None, (text, text, f"{text}\n{COMMON['not_written'][1]}"))
 
 
 def _passed(drill: Drill, observed: Observed, accepted: list[Mistake]) -> str:
