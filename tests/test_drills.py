@@ -11,6 +11,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import drill_notebooks
+import nbformat
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,9 +23,11 @@ from wrong_solutions_fresh import FRESH
 
 from normlab import backward, cli
 from normlab.drills import check_test, checking, drill, guard, ladder, modes, progress, repair, review, values
-from normlab.drills.scoring import score, table
+from normlab.drills.scoring import row, score, table
 
 ROOT = Path(__file__).resolve().parent.parent
+
+STORED = {line[0]: line for line in json.loads((ROOT / "book" / "drills" / "score.json").read_text("utf-8"))}
 
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
 from course import drills as pages  # noqa: E402
@@ -92,6 +96,7 @@ def test_every_mistake_is_seen_by_its_probe_and_named_and_pairs_are_told_apart(s
     assert found.unseen == () and found.misnamed == () and found.unexplained == ()
     assert set(found.equal) == set(d.equal)
     assert found.named >= 0.88 * found.doubles > 20
+    assert row(found) == STORED[slug], "run tools/drill_score.py"
 
 
 def test_the_score_is_shown(capsys):
@@ -149,9 +154,26 @@ def test_a_page_says_what_the_drill_says(slug):
 
 
 def test_the_pages_follow_the_ladder():
+    assert list(STORED) == ["drill", *SLUGS]
     assert pages.ladder(ROOT) == {week: list(slugs) for week, slugs in ladder().items()}
     listed = re.findall(r"book/drills/(\w+)$", (ROOT / "_toc.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert listed == SLUGS
+    shown = pages.score_table([STORED["drill"], STORED["welford"], STORED["dyt"]]).splitlines()
+    assert shown[-1].split(" | ")[1] == f"**{STORED['welford'][1] + STORED['dyt'][1]}**" and len(shown) == 5
+
+
+@pytest.mark.parametrize("week", ladder())
+def test_the_notebook_of_a_week_is_current(week):
+    stored = nbformat.read(ROOT / "notebooks" / "drills" / f"week_{week}.ipynb", as_version=4)
+    made = drill_notebooks.notebook(week, ladder()[week])
+    for cells in (stored.cells, made.cells):
+        assert [cell.id for cell in cells] == [cell.id for cell in made.cells]
+    assert [cell.source for cell in stored.cells] == [cell.source for cell in made.cells], "run tools/drill_notebooks.py"
+    said = {cell.id: "".join(o.get("text", "") for o in cell.outputs) for cell in stored.cells if "outputs" in cell}
+    for slug in ladder()[week]:
+        id = slug.replace("_", "-")
+        assert said[f"{id}-check"] == f"{slug}: not written yet.\n" and f"{slug}: passed" in said[f"{id}-solution"]
+    assert said["read-solution"].startswith("Right.")
 
 
 # --- the solutions themselves, against torch, autograd and closed forms ---------------------------------------------
@@ -376,7 +398,7 @@ def test_a_stub_raises_and_is_recognized(slug):
     names = {}
     exec(drill(slug).stub(), names)
     report = seen(slug, names[slug])
-    assert report.mistakes == ("raises",) and "not filled in" in report.texts[0]
+    assert report.mistakes == ("not_written",) and report.texts[0] == f"{slug}: not written yet."
 
 
 # --- the contract -------------------------------------------------------------------------------------------------
@@ -723,6 +745,52 @@ def test_progress_is_counted_and_may_be_lost(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv(progress.VARIABLE, str(tmp_path / "file" / "below.json"))
     progress.note("dyt", True)
     assert progress.read() == {}
+
+
+def test_the_clock_runs_until_a_pass(capsys, monkeypatch):
+    d, now = drill("rms_norm"), [1000.0]
+    monkeypatch.setattr(progress.time, "time", lambda: now[0])
+    assert progress.running("rms_norm") is None
+    d.start()
+    assert "Drill rms_norm, 5 minutes" in capsys.readouterr().out
+    now[0] += 125
+    d.check(endless_not)
+    assert "2 min 5 s since the start; the budget is 5 min." in capsys.readouterr().out
+    now[0] += 60
+    d.check(rms)
+    assert "3 min 5 s since the start" in capsys.readouterr().out and progress.running("rms_norm") is None
+    d.check(rms)
+    assert "since the start" not in capsys.readouterr().out
+    assert progress.read() == {"rms_norm": {"tries": 3, "passes": 2}}
+
+
+def test_stubs_and_given_solutions_are_no_tries():
+    names = {}
+    exec(drill("dyt").stub(), names)
+    drill("dyt").check(names["dyt"])
+    assert drill("dyt").check(drill("dyt").solution, count=False).passed and progress.read() == {}
+
+
+def test_all_ways_to_practice_work_in_a_terminal(tmp_path, capsys):
+    question = repair(drill("dyt"), 3)
+    assert cli.main(["drill", "dyt", "--repair", "3"]) == 0
+    assert capsys.readouterr().out == f"{question!r}\n"
+    assert cli.main(["drill", "dyt", "--repair", "3", "--answer", question.right]) == 0
+    other = next(letter for letter in question.choices if letter != question.right)
+    assert cli.main(["drill", "dyt", "--repair", "3", "--answer", other]) == 1
+    assert cli.main(["drill", "dyt", "--review", "1", "--answer", review(drill("dyt"), 1).right]) == 0
+    assert capsys.readouterr().out.count("Right.") == 2
+    assert cli.main(["drill", "dyt", "--review", "1", "--answer", "Z"]) == 2
+    assert "the answers are A, B, C" in capsys.readouterr().err
+    test = tmp_path / "my_test.py"
+    test.write_text("def test(f):\n    pass\n")
+    assert cli.main(["drill", "dyt", str(test), "--test"]) == 1
+    assert "accepts the right solution and finds 0 of" in capsys.readouterr().out
+    test.write_text("def other(f):\n    pass\n")
+    assert cli.main(["drill", "dyt", str(test), "--test"]) == 1
+    assert "defines no function test" in capsys.readouterr().out
+    assert cli.main(["drill", "dyt", "--test"]) == 2 and "--test needs a file" in capsys.readouterr().err
+    assert cli.main(["drill", "dyt", "--start"]) == 0 and progress.running("dyt") is not None
 
 
 def endless_not(x, weight, eps):
