@@ -252,7 +252,7 @@ class Drill:
 
     def __repr__(self):
         return (
-            f"Drill {self.slug}, {self.minutes} minutes\n\n{_fill(self.task)}\n\nSignature: {self.signature}\n"
+            f"Drill {self.slug}, {self.minutes} minutes\n\n{_fill(self.task, 84)}\n\nSignature: {self.signature}\n"
             f'Then: drill("{self.slug}").check({self.slug}). There are hints: .hint(1) to .hint({len(self.hints)}).'
         )
 
@@ -776,8 +776,8 @@ def _prints(observed: Observed) -> str:
     return f"Your code printed:\n{''.join(texts[:2]).rstrip()}\n{more}"
 
 
-def _fill(text: str) -> str:
-    return "\n".join(textwrap.fill(line, 100, break_long_words=False) for line in text.splitlines())
+def _fill(text: str, width: int = 100) -> str:
+    return "\n".join(textwrap.fill(line, width, break_long_words=False) for line in text.splitlines())
 
 
 def _method(cls: Any, name: str) -> str:
