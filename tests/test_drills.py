@@ -166,9 +166,8 @@ def test_the_pages_follow_the_ladder():
 def test_the_notebook_of_a_week_is_current(week):
     stored = nbformat.read(ROOT / "notebooks" / "drills" / f"week_{week}.ipynb", as_version=4)
     made = drill_notebooks.notebook(week, ladder()[week])
-    for cells in (stored.cells, made.cells):
-        assert [cell.id for cell in cells] == [cell.id for cell in made.cells]
-    assert [cell.source for cell in stored.cells] == [cell.source for cell in made.cells], "run tools/drill_notebooks.py"
+    assert [c.id for c in stored.cells] == [c.id for c in made.cells]
+    assert [c.source for c in stored.cells] == [c.source for c in made.cells], "run tools/drill_notebooks.py"
     said = {cell.id: "".join(o.get("text", "") for o in cell.outputs) for cell in stored.cells if "outputs" in cell}
     for slug in ladder()[week]:
         id = slug.replace("_", "-")
@@ -377,7 +376,8 @@ def test_a_missing_return_is_said(slug):
 def test_names_that_are_missing_are_no_wrong_count():
     report = seen("weight_decay_groups", lambda model: (["up.weight"], []))
     assert report.mistakes == () and "missing  " in report.texts[0] and "embed.weight" in report.texts[0]
-    twice = seen("weight_decay_groups", lambda model: tuple(2 * names for names in drill("weight_decay_groups").solution(model)))
+    right = drill("weight_decay_groups").solution
+    twice = seen("weight_decay_groups", lambda model: tuple(2 * names for names in right(model)))
     assert not twice.passed and "too many  " in twice.texts[0] and "embed.weight again" in twice.texts[0]
 
 

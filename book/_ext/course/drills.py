@@ -1,6 +1,7 @@
 """The directives ``{drill}`` and ``{drills}``: pages of the coding drills, read from their files without an import.
 
-``{drill-score}`` is the stored table of tools/drill_score.py; ``{drill} rms_norm`` shows the task, hints and probes, and after the fold the solution and the catalogue of mistakes;
+``{drill} rms_norm`` shows the task, hints and probes, and after the fold the solution and the catalogue of mistakes;
+``{drill-score}`` the table that tools/drill_score.py stored;
 ``{drills}`` the ladder. A drill's file is parsed by ``ast``, so the book needs no torch.
 """
 

@@ -526,7 +526,7 @@ class _Called(TorchFunctionMode):
 
 
 def _names(solution: Any) -> frozenset[str]:
-    """The names that a solution's code uses, with its helpers and methods; "normlab" where something of ours is named."""
+    """The names in a solution's code, its helpers and methods; "normlab" where something of ours is among them."""
     found, to_visit, seen = set(), [solution], set()
     while to_visit:
         function = to_visit.pop()

@@ -115,7 +115,7 @@ DRILL = Drill(
             },
             "You take the variance as mean(x²) - mean(x)², which loses its digits far from zero.",
             "Subtract the mean first, then take the mean of the squares.",
-            story="PyTorch's LayerNorm once did (#51102).",
+            story="PyTorch's kernel for Apple GPUs did (pytorch #190491).",
         ),
         Mistake(
             "mean_abs_deviation",
