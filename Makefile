@@ -93,7 +93,8 @@ oldest: $(TEST_READY)
 	$(PY) -m pytest -rs --durations=10 -n auto --nbval-lax \
 		--ignore=tests/site --ignore=tests/test_types.py --ignore=tests/test_standalone.py
 
-drill-score: $(TEST_READY)  ## print what the drills' checker sees, names and tells apart
+drill-score: $(TEST_READY)  ## print what the drills' checker sees, names and tells apart, and store it for the book
+	$(PY) tools/drill_score.py
 	$(PY) -m normlab drill --score
 
 colab: $(BOOK_READY)  ## write the standalone copies of the notebooks to _build/colab

@@ -11,18 +11,23 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import drill_notebooks
+import nbformat
 import pytest
 import torch
 import torch.nn.functional as F
 from right_solutions import RIGHT
 from torch import nn
 from wrong_solutions import WRONG
+from wrong_solutions_fresh import FRESH
 
 from normlab import backward, cli
-from normlab.drills import check_test, checking, drill, guard, ladder, progress, repair, review, values
-from normlab.drills.scoring import score, table
+from normlab.drills import check_test, checking, drill, guard, ladder, modes, progress, repair, review, values
+from normlab.drills.scoring import row, score, table
 
 ROOT = Path(__file__).resolve().parent.parent
+
+STORED = {line[0]: line for line in json.loads((ROOT / "book" / "drills" / "score.json").read_text("utf-8"))}
 
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
 from course import drills as pages  # noqa: E402
@@ -91,6 +96,7 @@ def test_every_mistake_is_seen_by_its_probe_and_named_and_pairs_are_told_apart(s
     assert found.unseen == () and found.misnamed == () and found.unexplained == ()
     assert set(found.equal) == set(d.equal)
     assert found.named >= 0.88 * found.doubles > 20
+    assert row(found) == STORED[slug], "run tools/drill_score.py"
 
 
 def test_the_score_is_shown(capsys):
@@ -148,9 +154,25 @@ def test_a_page_says_what_the_drill_says(slug):
 
 
 def test_the_pages_follow_the_ladder():
+    assert list(STORED) == ["drill", *SLUGS]
     assert pages.ladder(ROOT) == {week: list(slugs) for week, slugs in ladder().items()}
     listed = re.findall(r"book/drills/(\w+)$", (ROOT / "_toc.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert listed == SLUGS
+    shown = pages.score_table([STORED["drill"], STORED["welford"], STORED["dyt"]]).splitlines()
+    assert shown[-1].split(" | ")[1] == f"**{STORED['welford'][1] + STORED['dyt'][1]}**" and len(shown) == 5
+
+
+@pytest.mark.parametrize("week", ladder())
+def test_the_notebook_of_a_week_is_current(week):
+    stored = nbformat.read(ROOT / "notebooks" / "drills" / f"week_{week}.ipynb", as_version=4)
+    made = drill_notebooks.notebook(week, ladder()[week])
+    assert [c.id for c in stored.cells] == [c.id for c in made.cells]
+    assert [c.source for c in stored.cells] == [c.source for c in made.cells], "run tools/drill_notebooks.py"
+    said = {cell.id: "".join(o.get("text", "") for o in cell.outputs) for cell in stored.cells if "outputs" in cell}
+    for slug in ladder()[week]:
+        id = slug.replace("_", "-")
+        assert said[f"{id}-check"] == f"{slug}: not written yet.\n" and f"{slug}: passed" in said[f"{id}-solution"]
+    assert said["read-solution"].startswith("Right.")
 
 
 # --- the solutions themselves, against torch, autograd and closed forms ---------------------------------------------
@@ -327,12 +349,56 @@ def test_no_wrong_solution_gets_a_wrong_name(slug, ids, solution):
     assert ids or checking.NOT_IN_CATALOGUE in report.texts[1]
 
 
+@pytest.mark.parametrize(("slug", "ids", "solution"), FRESH, ids=lambda item: getattr(item, "__name__", None))
+def test_fresh_wrong_solutions_get_their_right_names(slug, ids, solution):
+    assert set(seen(slug, solution).mistakes) == set(ids.split())
+
+
+WITH_EPS = [slug for slug in SLUGS if re.search(r"\beps\)", drill(slug).signature)]
+
+
+@pytest.mark.parametrize("eps", [1e-6, 1e-12])
+@pytest.mark.parametrize("slug", WITH_EPS)
+def test_an_eps_of_ones_own_is_named(slug, eps):
+    """Every drill that is given eps has an input on which this shows, and no other name comes near."""
+    d = drill(slug)
+    report = seen(slug, lambda *arguments: d.solution(*arguments[:-1], eps))
+    (id,) = report.mistakes
+    assert "eps of your own" in d.mistake(id).says or "eps that is given is not used" in d.mistake(id).says
+
+
+@pytest.mark.parametrize("slug", [slug for slug in SLUGS if slug != "rms_norm_module"])
+def test_a_missing_return_is_said(slug):
+    report = seen(slug, lambda *arguments: None)
+    assert "wrong_type" in report.mistakes and "is the return statement missing?" in report.texts[0]
+
+
+def test_names_that_are_missing_are_no_wrong_count():
+    report = seen("weight_decay_groups", lambda model: (["up.weight"], []))
+    assert report.mistakes == () and "missing  " in report.texts[0] and "embed.weight" in report.texts[0]
+    right = drill("weight_decay_groups").solution
+    twice = seen("weight_decay_groups", lambda model: tuple(2 * names for names in right(model)))
+    assert not twice.passed and "too many  " in twice.texts[0] and "embed.weight again" in twice.texts[0]
+
+
+def test_a_gain_that_is_no_parameter_may_be_used():
+    class Plain(nn.Module):
+        def __init__(self, width, eps=1e-6):
+            super().__init__()
+            self.weight, self.eps = torch.ones(width), eps
+
+        def forward(self, x):
+            return rms(x, self.weight.to(x.dtype), self.eps)
+
+    assert seen("rms_norm_module", Plain).mistakes == ("not_registered",)
+
+
 @pytest.mark.parametrize("slug", SLUGS)
 def test_a_stub_raises_and_is_recognized(slug):
     names = {}
     exec(drill(slug).stub(), names)
     report = seen(slug, names[slug])
-    assert report.mistakes == ("raises",) and "not filled in" in report.texts[0]
+    assert report.mistakes == ("not_written",) and report.texts[0] == f"{slug}: not written yet."
 
 
 # --- the contract -------------------------------------------------------------------------------------------------
@@ -422,6 +488,50 @@ def test_shortcuts_and_peeking_pass_with_a_remark():
     assert "looks at its caller or at this package" in seen("rms_norm", peeks).texts[0]
     autograd = RIGHT["rms_norm_backward"][0]
     assert "asks for more" in seen("rms_norm_backward", autograd).texts[0]
+
+
+def by_import(x, weight, eps):
+    from normlab.drills import rms_norm
+
+    return rms_norm.rms_norm(x, weight, eps)
+
+
+def by_name(x, weight, eps):
+    return __import__("normlab.drills.rms_norm").drills.rms_norm.rms_norm(x, weight, eps)
+
+
+class OfTorch(nn.Module):
+    def __init__(self, width, eps=1e-6):
+        super().__init__()
+        self.inner = nn.RMSNorm(width, eps=eps)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+@pytest.mark.parametrize(
+    ("slug", "solution", "named"),
+    [
+        ("rms_norm", by_import, "this package"),
+        ("rms_norm", by_name, "this package"),
+        ("rms_norm", lambda *arguments: rms(*arguments), "this package"),
+        ("rms_norm_module", OfTorch, "rms_norm"),
+        ("layer_norm", lambda x, w, b, eps: torch.layer_norm(x, x.shape[-1:], w, b, eps), "layer_norm"),
+        ("layer_norm", lambda x, w, b, eps: torch.native_layer_norm(x, x.shape[-1:], w, b, eps)[0], "layer_norm"),
+    ],
+)
+def test_other_roads_to_the_whole_thing_are_seen(slug, solution, named):
+    report = seen(slug, solution)
+    assert report.passed and named in report.texts[0] and "asks for more" in report.texts[0].replace("\n", " ")
+
+
+@pytest.mark.parametrize("slug", SLUGS)
+def test_no_right_solution_is_suspected(slug):
+    source = checking.compiled(drill(slug), drill(slug).source)
+    assert checking.collect(checking.observe(drill(slug), lambda: source)).notes["shortcuts"] <= {"normlab"}
+    written = {name: value for name, value in vars(sys.modules[__name__]).items() if name in ("torch", "nn")}
+    exec(drill(slug).source, written)
+    assert "asks for more" not in seen(slug, written[slug]).texts[0]
 
 
 # --- guard --------------------------------------------------------------------------------------------------------
@@ -584,6 +694,28 @@ def test_a_good_test_finds_all_and_a_strict_one_is_told(capsys):
     assert not check_test(d, lambda f: False).accepts_right
 
 
+def test_a_test_that_rejects_a_right_solution_in_float32_is_told(capsys):
+    def within(tolerance):
+        def test(f):
+            x, w = checking.normal(3, 4, seed=1), checking.normal(4, seed=2)
+            expected = F.rms_norm(x, (4,), w, 0.3)
+            torch.testing.assert_close(f(x, weight=w, eps=0.3), expected, rtol=tolerance, atol=tolerance)
+
+        return test
+
+    assert not check_test(drill("rms_norm"), within(1e-9)).accepts_right
+    assert "rejects a right solution (computed in float32)" in capsys.readouterr().out
+    assert check_test(drill("rms_norm"), within(1e-5)).accepts_right
+    narrowed = [slug for slug in SLUGS if modes.in_float32(drill(slug))]
+    assert len(narrowed) == len(SLUGS) - 1  # a class takes no tensors
+
+    def of_float64(f):
+        matrix = torch.ones(4, 4).double()
+        f(torch.ones(2, 4).double(), *[lambda h: h @ matrix] * 4)
+
+    assert check_test(drill("pre_norm_block"), of_float64).accepts_right
+
+
 def test_a_test_that_rejects_an_accepted_convention_is_told(capsys):
     def llama_only(f):
         x = torch.tensor([3.0, 1, 1, 5], dtype=torch.bfloat16)
@@ -613,6 +745,52 @@ def test_progress_is_counted_and_may_be_lost(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv(progress.VARIABLE, str(tmp_path / "file" / "below.json"))
     progress.note("dyt", True)
     assert progress.read() == {}
+
+
+def test_the_clock_runs_until_a_pass(capsys, monkeypatch):
+    d, now = drill("rms_norm"), [1000.0]
+    monkeypatch.setattr(progress.time, "time", lambda: now[0])
+    assert progress.running("rms_norm") is None
+    d.start()
+    assert "Drill rms_norm, 5 minutes" in capsys.readouterr().out
+    now[0] += 125
+    d.check(endless_not)
+    assert "2 min 5 s since the start; the budget is 5 min." in capsys.readouterr().out
+    now[0] += 60
+    d.check(rms)
+    assert "3 min 5 s since the start" in capsys.readouterr().out and progress.running("rms_norm") is None
+    d.check(rms)
+    assert "since the start" not in capsys.readouterr().out
+    assert progress.read() == {"rms_norm": {"tries": 3, "passes": 2}}
+
+
+def test_stubs_and_given_solutions_are_no_tries():
+    names = {}
+    exec(drill("dyt").stub(), names)
+    drill("dyt").check(names["dyt"])
+    assert drill("dyt").check(drill("dyt").solution, count=False).passed and progress.read() == {}
+
+
+def test_all_ways_to_practice_work_in_a_terminal(tmp_path, capsys):
+    question = repair(drill("dyt"), 3)
+    assert cli.main(["drill", "dyt", "--repair", "3"]) == 0
+    assert capsys.readouterr().out == f"{question!r}\n"
+    assert cli.main(["drill", "dyt", "--repair", "3", "--answer", question.right]) == 0
+    other = next(letter for letter in question.choices if letter != question.right)
+    assert cli.main(["drill", "dyt", "--repair", "3", "--answer", other]) == 1
+    assert cli.main(["drill", "dyt", "--review", "1", "--answer", review(drill("dyt"), 1).right]) == 0
+    assert capsys.readouterr().out.count("Right.") == 2
+    assert cli.main(["drill", "dyt", "--review", "1", "--answer", "Z"]) == 2
+    assert "the answers are A, B, C" in capsys.readouterr().err
+    test = tmp_path / "my_test.py"
+    test.write_text("def test(f):\n    pass\n")
+    assert cli.main(["drill", "dyt", str(test), "--test"]) == 1
+    assert "accepts the right solution and finds 0 of" in capsys.readouterr().out
+    test.write_text("def other(f):\n    pass\n")
+    assert cli.main(["drill", "dyt", str(test), "--test"]) == 1
+    assert "defines no function test" in capsys.readouterr().out
+    assert cli.main(["drill", "dyt", "--test"]) == 2 and "--test needs a file" in capsys.readouterr().err
+    assert cli.main(["drill", "dyt", "--start"]) == 0 and progress.running("dyt") is not None
 
 
 def endless_not(x, weight, eps):

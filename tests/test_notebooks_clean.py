@@ -10,7 +10,7 @@ import pytest
 from setup_cell import SETUP_CELL, SETUP_TAGS
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = execute.notebooks(ROOT)
 PATH = re.compile(
     r"(?<![\w.:/])/(?:home|root|tmp|work|Users|usr|opt|var|mnt|private)/[\w.-]+|[A-Z]:\\Users|site-packages"
 )

@@ -13,10 +13,12 @@ from pathlib import Path
 import nbformat
 import pytest
 import standalone
+from execute import notebooks
 from setup_cell import SETUP_CELL, SETUP_TAGS, standalone_cell
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTEBOOKS = [path.stem for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+PATHS = {path.stem: path for path in notebooks(ROOT)}
+NOTEBOOKS = list(PATHS)
 QUICKEST = "04_rmsnorm"  # on a quiet core 19 of the 222 seconds that all chapters take
 RUN_TIMEOUT_SECONDS = 1200  # on a busy machine
 WITHOUT_PICTURES = "its pictures stand here in words"
@@ -100,7 +102,7 @@ def pytest_generate_tests(metafunc):
 def test_runs_elsewhere_with_the_same_outputs(tried, copies, run_bare, tmp_path, pytestconfig):
     """nbval compares, with the options that it has for the notebooks themselves."""
     copy = nbformat.read(copies[tried], as_version=4)
-    committed = nbformat.read(ROOT / "notebooks" / f"{tried}.ipynb", as_version=4)
+    committed = nbformat.read(PATHS[tried], as_version=4)
     for cell, stored in zip(code_cells(copy), code_cells(committed), strict=True):
         cell.outputs = stored.outputs  # a large copy has left its pictures out
     at = next(i for i, cell in enumerate(copy.cells) if "setup" in cell.metadata.get("tags", []))
@@ -186,7 +188,7 @@ def test_copy_is_small_and_plain(name, copies):
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_copy_keeps_the_committed_outputs(name, copies):
-    committed = code_cells(nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4))
+    committed = code_cells(nbformat.read(PATHS[name], as_version=4))
     copy = nbformat.read(copies[name], as_version=4)
     if WITHOUT_PICTURES in copy.cells[0].source:
         assert not any(left_out(cell) & set(o.get("data", {})) for cell in copy.cells for o in cell.get("outputs", []))

@@ -1,6 +1,6 @@
 """Run notebooks and store their outputs in place, so that a second run changes nothing.
 
-    python tools/execute.py [--no-run] [NOTEBOOK …]      (all of notebooks/ without names)
+    python tools/execute.py [--no-run] [NOTEBOOK …]      (all of notebooks/ without names, drills too)
 
 What changes from run to run or from machine to machine is not stored: time stamps, the versions of the
 kernel, progress bars. What a cell publishes, with the alt text in its metadata, is. Cells that the book folds
@@ -36,6 +36,11 @@ FOLDED = {
     "hide-cell": ("outputs_hidden", "source_hidden"),
 }
 CELL_TIMEOUT_SECONDS = 300
+
+
+def notebooks(root: Path) -> list[Path]:
+    """All notebooks of the repository at ``root``: the chapters, then the drills."""
+    return [*sorted((root / "notebooks").glob("*.ipynb")), *sorted((root / "notebooks" / "drills").glob("*.ipynb"))]
 
 
 def joined_streams(outputs: list) -> list:
@@ -100,7 +105,7 @@ def main(arguments: list[str]) -> None:
     names = [name for name in arguments if name != "--no-run"]
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    paths = [Path(name).resolve() for name in names] or sorted((ROOT / "notebooks").glob("*.ipynb"))
+    paths = [Path(name).resolve() for name in names] or notebooks(ROOT)
     for path in paths:
         changed = execute(path, run)
         print(f"{path.name}: {'stored' if changed else 'nothing changed'}")

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+from execute import notebooks
 from imports import dotted, files_of, imported_names
 from myst_to_markdown import References, collect, convert, read_bibliography
 from setup_cell import SETUP_CELL, standalone_cell
@@ -31,7 +32,7 @@ def write_copies(root: Path, out: Path) -> list[Path]:
     references = read_references(root)
     out.mkdir(parents=True, exist_ok=True)
     paths = []
-    for source in sorted((root / "notebooks").glob("*.ipynb")):
+    for source in notebooks(root):
         copy = standalone_copy(root, source, references)
         text = nbformat.writes(copy) + "\n"
         if len(text.encode()) > LIMIT_BYTES:
@@ -65,7 +66,7 @@ def read_references(root: Path) -> References:
         references.bibliography = read_bibliography(bibliography)
     for path in sorted((root / "book").rglob("*.md")):
         collect(_page(root, path), path.read_text(encoding="utf-8"), references)
-    for path in sorted((root / "notebooks").glob("*.ipynb")):
+    for path in notebooks(root):
         cells = nbformat.read(path, as_version=4).cells
         text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
         collect(_page(root, path), text, references)

@@ -1,10 +1,12 @@
 """The directives ``{drill}`` and ``{drills}``: pages of the coding drills, read from their files without an import.
 
 ``{drill} rms_norm`` shows the task, hints and probes, and after the fold the solution and the catalogue of mistakes;
+``{drill-score}`` the table that tools/drill_score.py stored;
 ``{drills}`` the ladder. A drill's file is parsed by ``ast``, so the book needs no torch.
 """
 
 import ast
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -148,10 +150,33 @@ class Ladder(_FromMarkdown):
             links = [
                 f"[{slug}](drills/{slug}.md) ({d['minutes']} min, {len(d['mistakes'])} mistakes)" for slug, d in drills
             ]
-            lines += [f"Week {week}: {', '.join(links)}", ""]
+            lines += [f"[Week {week}](../notebooks/drills/week_{week}.ipynb): {', '.join(links)}", ""]
         return self._parsed("\n".join(lines))
 
 
+SCORE = Path("book", "drills", "score.json")
+
+
+def score_table(rows: list[list]) -> str:
+    """The stored scores as a table of Markdown, with their sum."""
+    head, *drills = rows
+    total = ["together", *(sum(column) for column in list(zip(*drills))[1:])]
+    lines = [[str(cell) for cell in head], ["---", *["--:"] * (len(head) - 1)]]
+    lines += [[f"[{line[0]}](drills/{line[0]}.md)", *map(str, line[1:])] for line in drills]
+    lines.append([f"**{cell}**" for cell in total])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+class ScoreTable(_FromMarkdown):
+    """``{drill-score}``: what the checker sees, names and tells apart."""
+
+    def run(self) -> list[nodes.Node]:
+        path = Path(self.env.srcdir, SCORE)
+        self.env.note_dependency(str(path))
+        return self._parsed(score_table(json.loads(path.read_text(encoding="utf-8"))))
+
+
 def setup(app):
+    app.add_directive("drill-score", ScoreTable)
     app.add_directive("drill", DrillPage)
     app.add_directive("drills", Ladder)

@@ -159,6 +159,13 @@ DRILL = Drill(
             "eps stands inside the root.",
         ),
         Mistake(
+            "eps_fixed",
+            "big_eps",
+            {" + eps": " + 1e-6"},
+            "You use an eps of your own, not the one that is given.",
+            "Use the argument eps.",
+        ),
+        Mistake(
             "no_eps",
             "zeros",
             {" + eps": ""},
@@ -193,5 +200,4 @@ DRILL = Drill(
     ),
     dtypes="random",
     gradients="random",
-    shortcuts=("rms_norm",),
 )

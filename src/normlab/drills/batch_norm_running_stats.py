@@ -158,6 +158,16 @@ DRILL = Drill(
             "eps stands under the root.",
         ),
         Mistake(
+            "eps_fixed",
+            "uneven",
+            {
+                "torch.sqrt(var + eps)": "torch.sqrt(var + 1e-6)",
+                "torch.sqrt(running_var + eps)": "torch.sqrt(running_var + 1e-6)",
+            },
+            "You use an eps of your own, not the one that is given.",
+            "Use the argument eps.",
+        ),
+        Mistake(
             "last_batch",
             "three",
             {

@@ -56,8 +56,12 @@ PEEKING = {
     "getouterframes",
     "get_objects",
     "get_referrers",
+    "inspect",
     "normlab",
 }
+# Functions of torch that do the better part of a drill.
+SHORTCUTS = {"layer_norm", "native_layer_norm", "rms_norm", "batch_norm", "native_batch_norm"}
+SHORTCUTS |= {"scaled_dot_product_attention"}
 AUTOGRAD = {"autograd", "backward", "jacobian", "gradcheck"}
 PRINTED = 2000  # characters of the learner's prints that are shown
 
@@ -84,6 +88,7 @@ COMMON = {
         "The values are right, the gradient is not: something is cut out of the graph.",
         "Look for .detach(), .data, .item(), torch.no_grad() and new tensors made from numbers.",
     ),
+    "not_written": ("The stub is not filled in.", "Put your lines where it says raise NotImplementedError."),
     "raises": ("The function raises an error.", "Read the error's last line first, then the line of yours it names."),
     "too_slow": ("The function does not end in time.", "Check the condition of every loop."),
     "died": ("The process ended.", "Remove sys.exit, os._exit and the like."),
@@ -215,7 +220,6 @@ class Drill:
         dtypes: the probe that is repeated in the other dtypes ("": none).
         gradients: the probe at which the gradient must arrive ("": none).
         run: calls a solution with the arguments of a probe, where that is more than a call.
-        shortcuts: functions of torch that do the whole thing.
     """
 
     solution: Solution
@@ -230,7 +234,6 @@ class Drill:
     dtypes: str = ""
     gradients: str = ""
     run: Callable[..., Any] = lambda solution, *arguments: solution(*arguments)
-    shortcuts: tuple[str, ...] = ()
 
     @property
     def slug(self) -> str:
@@ -249,7 +252,7 @@ class Drill:
 
     def __repr__(self):
         return (
-            f"Drill {self.slug}, {self.minutes} minutes\n\n{_fill(self.task)}\n\nSignature: {self.signature}\n"
+            f"Drill {self.slug}, {self.minutes} minutes\n\n{_fill(self.task, 84)}\n\nSignature: {self.signature}\n"
             f'Then: drill("{self.slug}").check({self.slug}). There are hints: .hint(1) to .hint({len(self.hints)}).'
         )
 
@@ -282,13 +285,19 @@ class Drill:
                 return mistake
         raise KeyError(f"{self.slug} has no mistake {id!r}, but {', '.join(m.id for m in self.mistakes)}")
 
-    def check(self, function: Solution, level: int = 1) -> Report:
+    def start(self) -> None:
+        """Print the task and start the clock: the next check says how long it took."""
+        print(self)
+        progress.start(self.slug)
+
+    def check(self, function: Solution, level: int = 1, count: bool = True) -> Report:
         """Check a solution, print what was found, and return it.
 
         Args:
             function: takes the arguments of the drill's signature. It runs in a process of its own where the platform
                 has one; nothing of it is changed or sent anywhere.
             level: how much is printed, see :meth:`Report.help`.
+            count: whether this is a try that the file of progress counts; a stub that is not filled in is none.
 
         Raises:
             TypeError: function cannot be called.
@@ -296,9 +305,9 @@ class Drill:
         """
         if not callable(function):
             raise TypeError(f"check needs the function itself, got {values.name(values.plain(function))}")
-        return self.check_loaded(lambda: function, level)
+        return self.check_loaded(lambda: function, level, count)
 
-    def check_loaded(self, load: Callable[[], Solution], level: int = 1) -> Report:
+    def check_loaded(self, load: Callable[[], Solution], level: int = 1, count: bool = True) -> Report:
         """:meth:`check` for what is yet to be loaded, which happens under guard as well."""
         if level not in (1, 2, 3):
             raise ValueError(f"level must be 1, 2 or 3, got {level!r}")
@@ -307,7 +316,10 @@ class Drill:
         if printed := _prints(observed):
             print(printed)
         report.help(level)
-        progress.note(self.slug, report.passed)
+        if count and report.mistakes != ("not_written",):
+            if (seconds := progress.running(self.slug)) is not None:
+                print(f"{seconds // 60} min {seconds % 60} s since the start; the budget is {self.minutes} min.")
+            progress.note(self.slug, report.passed)
         return report
 
 
@@ -407,7 +419,7 @@ def observe(drill: Drill, load: Callable[[], Any]) -> Iterator[tuple[str, Any, A
         yield "notes", "load", Outcome(error=type(error).__name__, explanation=guard.explain(error))
         return
     yield "notes", "load", Outcome(printed=out.getvalue()[:PRINTED])
-    with _Called(drill.shortcuts) as called:
+    with _Called() as called:
         for name, probe in drill.probes.items():
             yield "probes", name, _call(drill, solution, clone(probe.arguments()), twice=True)
     yield "notes", "shortcuts", called.found | _names(solution) & (PEEKING | AUTOGRAD)
@@ -500,32 +512,53 @@ def _holds(item: Property, solution: Solution) -> bool | None:
 
 
 class _Called(TorchFunctionMode):
-    """Keeps the names of those functions of torch that are called and looked for."""
+    """Keeps the names of the SHORTCUTS that are called."""
 
-    def __init__(self, names: tuple[str, ...]):
+    def __init__(self):
         super().__init__()
-        self.names, self.found = names, frozenset[str]()
+        self.found = frozenset[str]()
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         name = getattr(function, "__name__", "")
-        if name in self.names:
+        if name in SHORTCUTS:
             self.found |= {name}
         return function(*args, **(kwargs or {}))
 
 
-def _names(solution: Solution) -> frozenset[str]:
-    """The names that a function's code uses, and "normlab" where one of them is ours."""
-    code = getattr(inspect.unwrap(solution), "__code__", None)
-    if code is None:
-        return frozenset()
-    found, to_visit = set(), [code]
+def _names(solution: Any) -> frozenset[str]:
+    """The names in a solution's code, its helpers and methods; "normlab" where something of ours is among them."""
+    found, to_visit, seen = set(), [solution], set()
     while to_visit:
-        code = to_visit.pop()
-        found |= set(code.co_names)
-        to_visit += [constant for constant in code.co_consts if inspect.iscode(constant)]
-    scope = getattr(solution, "__globals__", {})
-    ours = any(str(getattr(scope.get(name), "__module__", "")).startswith("normlab.") for name in found)
-    return frozenset(found | {"normlab"} if ours else found)
+        function = to_visit.pop()
+        if inspect.isclass(function):
+            to_visit += [item for item in vars(function).values() if inspect.isfunction(item)]
+            continue
+        function = inspect.unwrap(function)
+        code = getattr(function, "__code__", None)
+        if code is None or code in seen:
+            continue
+        seen.add(code)
+        names, texts = _of_code(code)
+        scope = inspect.getclosurevars(function)
+        reached = [*scope.globals.values(), *scope.nonlocals.values()]
+        modules = [str(getattr(item, "__module__", "")) for item in reached]
+        if any(text.split(".")[0] == "normlab" for text in (*names, *texts, *modules)):
+            found.add("normlab")
+        found |= names
+        to_visit += [item for item in reached if inspect.isfunction(item) and not item.__module__.startswith("torch")]
+    return frozenset(found)
+
+
+def _of_code(code: Any) -> tuple[set[str], set[str]]:
+    """The names and the texts in a piece of code and in what is defined inside of it."""
+    names, texts = set(code.co_names), set()
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            texts.add(constant)
+        elif inspect.iscode(constant):
+            more = _of_code(constant)
+            names, texts = names | more[0], texts | more[1]
+    return names, texts
 
 
 # --- judge ---------------------------------------------------------------------------------------------------------
@@ -544,6 +577,8 @@ def judge(drill: Drill, observed: Observed) -> Report:
         )
     right = reference(drill)
     ids, others = diagnose(drill, observed.probes)
+    if all(outcome.error == "NotImplementedError" for outcome in observed.probes.values()):
+        return _not_written(drill)
     if ids is None and all(outcome.error for outcome in observed.probes.values()):
         return _common(drill, "raises", f"Your function raises. {next(iter(observed.probes.values())).explanation}")
     faults = _faults(drill, observed, right, values_fit=ids is not None and not _mistakes_only(drill, ids))
@@ -715,6 +750,11 @@ def _common(drill: Drill, id: str, text: str) -> Report:
     return Report(False, (id,), None, (first, f"{first}\n{says}", f"{first}\n{says}\nFix: {fix}"))
 
 
+def _not_written(drill: Drill) -> Report:
+    text = f"{drill.slug}: not written yet."
+    return Report(False, ("not_written",), None, (text, text, f"{text}\n{COMMON['not_written'][1]}"))
+
+
 def _passed(drill: Drill, observed: Observed, accepted: list[Mistake]) -> str:
     lines = [f"{drill.slug}: passed, {len(drill.probes)} probes."]
     lines += [f"{m.says} That is the convention of {m.convention}; it passes." for m in accepted]
@@ -736,8 +776,8 @@ def _prints(observed: Observed) -> str:
     return f"Your code printed:\n{''.join(texts[:2]).rstrip()}\n{more}"
 
 
-def _fill(text: str) -> str:
-    return "\n".join(textwrap.fill(line, 100, break_long_words=False) for line in text.splitlines())
+def _fill(text: str, width: int = 100) -> str:
+    return "\n".join(textwrap.fill(line, width, break_long_words=False) for line in text.splitlines())
 
 
 def _method(cls: Any, name: str) -> str:

@@ -39,6 +39,16 @@ DRILL = Drill(
             lambda: (normal(2, 5, 6, seed=4, mean=1), normal(6, seed=5, mean=1), normal(6, seed=6), 1e-5),
         ),
         "constant": Probe("a constant token", lambda: (torch.full((2, 4), 7.0).double(), WEIGHT, BIAS, 1e-5)),
+        "far": Probe(
+            "float32 entries of 8191 and 8193",
+            lambda: (
+                torch.tensor([[8193.0, 8191, 8193, 8191], [8191, 8191, 8193, 8193]]),
+                WEIGHT.float(),
+                BIAS.float(),
+                1e-5,
+            ),
+            tolerance=2e-3,
+        ),
         "half_small": Probe(
             "float16 entries of size 300",
             lambda: (
@@ -73,6 +83,13 @@ DRILL = Drill(
             "Add eps to the variance.",
         ),
         Mistake(
+            "eps_fixed",
+            "big_eps",
+            {"var + eps": "var + 1e-6"},
+            "You use an eps of your own, not the one that is given.",
+            "Use the argument eps.",
+        ),
+        Mistake(
             "no_eps",
             "constant",
             {"torch.sqrt(var + eps)": "torch.sqrt(var)"},
@@ -87,6 +104,18 @@ DRILL = Drill(
             "You divide by the variance, not by its square root.",
             "Take the root of var + eps.",
             story="TPlinker has ** 2 where ** 0.5 is meant (#37).",
+        ),
+        Mistake(
+            "one_pass",
+            "far",
+            {
+                "wide.var(-1, keepdim=True, correction=0)": (
+                    "(wide.square().mean(-1, keepdim=True) - mean.square())"
+                )
+            },
+            "You take the variance as mean(x²) - mean(x)², which loses its digits far from zero.",
+            "Subtract the mean first, then take the mean of the squares.",
+            story="PyTorch's kernel for Apple GPUs did (pytorch #190491).",
         ),
         Mistake(
             "mean_abs_deviation",
@@ -204,5 +233,4 @@ DRILL = Drill(
     properties=norm_properties(torch.ones(6).double(), torch.zeros(6).double(), 1e-12),
     dtypes="three_axes",
     gradients="three_axes",
-    shortcuts=("layer_norm", "native_layer_norm"),
 )

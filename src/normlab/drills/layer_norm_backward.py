@@ -32,10 +32,12 @@ DRILL = Drill(
         "dx must sum to zero over the features; without eps it is orthogonal to the normalized x.",
     ),
     probes={
-        "random": Probe("random dy, x and weight", lambda: arguments(3, 5, 6, seed=110, eps=1e-6)),
+        "random": Probe("random dy, x and weight", lambda: arguments(3, 5, 6, seed=110, eps=1e-6), 1e-5),
         "big_eps": Probe("eps = 0.5", lambda: arguments(4, 6, seed=120, eps=0.5)),
-        "square": Probe("batch, tokens and features all of size 4", lambda: arguments(4, 4, 4, seed=130, eps=1e-6)),
-        "offset": Probe("a mean of 5", lambda: arguments(2, 3, 5, seed=140, eps=1e-6, mean=5.0)),
+        "square": Probe(
+            "batch, tokens and features all of size 4", lambda: arguments(4, 4, 4, seed=130, eps=1e-6), 1e-5
+        ),
+        "offset": Probe("a mean of 5", lambda: arguments(2, 3, 5, seed=140, eps=1e-6, mean=5.0), 1e-5),
     },
     mistakes=(
         Mistake(
@@ -178,7 +180,7 @@ DRILL = Drill(
             "r_no_eps",
             "big_eps",
             {" + eps)": ")"},
-            "The backward pass leaves eps out.",
+            "The eps that is given is not used.",
             "Use the same rate as in the forward pass, with eps.",
         ),
         Mistake(

@@ -163,6 +163,13 @@ DRILL = Drill(
             "eps stands under the root.",
         ),
         Mistake(
+            "eps_fixed",
+            "full",
+            {"var + eps": "var + 1e-6"},
+            "You use an eps of your own, not the one that is given.",
+            "Use the argument eps.",
+        ),
+        Mistake(
             "bias_before_gain",
             "pad",
             {"scores * weight + bias": "(scores + bias) * weight"},

@@ -1,6 +1,8 @@
 """Three more ways to practice with a drill: repair, review, and write the test."""
 
 import contextlib
+import functools
+import inspect
 import io
 import random
 import textwrap
@@ -8,12 +10,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from normlab.drills import guard
-from normlab.drills.checking import Drill, Mistake, Solution, compiled, source_of, wrong
+from normlab.drills.checking import Drill, Mistake, Solution, collect, compiled, judge, observe, source_of, wrong
 
 LETTERS = "ABCD"
 # What lets a test reject a right solution, said once.
 TOO_STRICT = "Your test rejects a right solution"
+FLOAT32 = "computed in float32"
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ def check_test(drill: Drill, test: Callable[[Solution], Any]) -> TestReport:
     """
     messages, end = guard.guarded(lambda: _verdicts(drill, test))
     verdicts = dict(messages)
-    rights = [m.id for m in drill.mistakes if m.accepted]
+    rights = [FLOAT32, *(m.id for m in drill.mistakes if m.accepted)]
     refused = next(((name, verdicts[name]) for name in ["", *rights] if verdicts.get(name)), None)
     wrongs = [m.id for m in drill.mistakes if not m.accepted and m.id in verdicts]
     found = tuple(id for id in wrongs if verdicts[id])
@@ -101,7 +107,8 @@ def check_test(drill: Drill, test: Callable[[Solution], Any]) -> TestReport:
         print(f"Your test {end}.")
     if refused:
         name, why = refused
-        print(f"{TOO_STRICT}{f' (with the convention {name})' if name else ''}: {why}")
+        which = f" ({name})" if name == FLOAT32 else f" (with the convention {name})" if name else ""
+        print(f"{TOO_STRICT}{which}: {why}")
     else:
         print(f"{drill.slug}: your test accepts the right solution and finds {len(found)} of {len(wrongs)} mistakes.")
         for id in survived:
@@ -112,10 +119,42 @@ def check_test(drill: Drill, test: Callable[[Solution], Any]) -> TestReport:
 def _verdicts(drill: Drill, test: Callable[[Solution], Any]) -> Iterator[tuple[str, str]]:
     """(id, why it is rejected, or nothing) for the right solution, whose id is empty, and for every mistake."""
     yield "", _verdict(test, compiled(drill, drill.source))
+    if rounded := in_float32(drill):
+        yield FLOAT32, _verdict(test, rounded)
     for mistake in drill.mistakes:
         solution = wrong(drill, mistake.id)
         assert solution is not None
         yield mistake.id, _verdict(test, solution)
+
+
+@functools.cache
+def in_float32(drill: Drill) -> Solution | None:
+    """The right solution on float64 tensors narrowed to float32 and back, where :meth:`Drill.check` lets it pass."""
+
+    def cast(value: Any, old: torch.dtype, new: torch.dtype) -> Any:
+        if isinstance(value, Tensor):
+            return value.to(new) if value.dtype == old else value
+        return type(value)(cast(item, old, new) for item in value) if isinstance(value, list | tuple) else value
+
+    def solution(*arguments: Any, **named: Any) -> Any:
+        given = inspect.signature(drill.solution).bind(*arguments, **named).args
+        if any(map(callable, given)):  # which may be made for float64
+            return drill.solution(*given)
+        found = drill.solution(*cast(given, torch.float64, torch.float32))
+        wide = any(isinstance(a, Tensor) and a.dtype == torch.float64 for a in _leaves(given))
+        return cast(found, torch.float32, torch.float64) if wide else found
+
+    if inspect.isclass(drill.solution):
+        return None
+    return solution if judge(drill, collect(observe(drill, lambda: solution))).passed else None
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
 
 
 def _verdict(test: Callable[[Solution], Any], solution: Solution) -> str:

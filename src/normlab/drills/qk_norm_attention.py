@@ -210,7 +210,7 @@ DRILL = Drill(
             "no_eps",
             "big_eps",
             {" + eps": ""},
-            "eps is not used.",
+            "The eps that is given is not used.",
             "Add it inside the root.",
         ),
     ),

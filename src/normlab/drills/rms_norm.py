@@ -29,7 +29,10 @@ DRILL = Drill(
     ),
     probes={
         "offset": Probe("a mean of 3", lambda: (normal(3, 4, seed=1, mean=3), WEIGHT, 1e-6)),
-        "big_eps": Probe("eps = 0.3", lambda: (normal(3, 4, seed=2, std=0.5), WEIGHT, 0.3)),
+        "big_eps": Probe(
+            "eps = 0.3 and a small token",
+            lambda: (normal(3, 4, seed=2, std=0.5) * torch.tensor([[1], [0.4], [1]]).double(), WEIGHT, 0.3),
+        ),
         "square": Probe("batch, tokens and features all of size 4", lambda: (normal(4, 4, 4, seed=3), WEIGHT, 1e-6)),
         "three_axes": Probe(
             "shape (2, 5, 6)", lambda: (normal(2, 5, 6, seed=4, mean=1), normal(6, seed=5, mean=1), 1e-6)
@@ -151,6 +154,13 @@ DRILL = Drill(
             "Add eps to the mean square.",
         ),
         Mistake(
+            "eps_fixed",
+            "big_eps",
+            {"mean_square + eps": "mean_square + 1e-6"},
+            "You use an eps of your own, not the one that is given.",
+            "Use the argument eps.",
+        ),
+        Mistake(
             "no_eps",
             "zeros",
             {"mean_square + eps": "mean_square"},
@@ -249,5 +259,4 @@ DRILL = Drill(
     properties=norm_properties(torch.ones(6).double(), 1e-12),
     dtypes="three_axes",
     gradients="three_axes",
-    shortcuts=("rms_norm",),
 )

@@ -162,7 +162,7 @@ DRILL = Drill(
             "r_no_eps",
             "big_eps",
             {" + eps)": ")"},
-            "The backward pass leaves eps out.",
+            "The eps that is given is not used.",
             "Use the same r as in the forward pass, with eps.",
         ),
     ),

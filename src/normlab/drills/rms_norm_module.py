@@ -52,7 +52,8 @@ def facts(solution, width, eps, x):
     found["result with gains 1, 2, 3, …"] = module(x)
     found["tokens alone"] = module(x[:, :1])
     half = module.half()(300 * x.sign().half())
-    found["float16, entries of size 300"] = f"{half.dtype}, {'ones and more' if half.abs().min() > 0.5 else 'zeros'}"
+    dtype = half.dtype if parameters else "a dtype"  # whatever it is, a gain that is no parameter is the fault
+    found["float16, entries of size 300"] = f"{dtype}, {'ones and more' if half.abs().min() > 0.5 else 'zeros'}"
     return found
 
 

@@ -8,6 +8,8 @@ from functools import partial
 from normlab.drills import values
 from normlab.drills.checking import Drill, Outcome, collect, diagnose, judge, observe, predicted, wrong
 
+HEAD = ("drill", "mistakes", "seen", "named", "equal pairs", "doubles", "doubles named")
+
 
 @dataclass(frozen=True)
 class Score:
@@ -87,17 +89,19 @@ def _close(one: Outcome, other: Outcome) -> bool:
     return values.same(one.value, other.value, 1e-4) and values.broken(one.value, other.value) is None
 
 
+def row(s: Score) -> list[str | int]:
+    """A score as a row under HEAD."""
+    seen, named = s.mistakes - len(s.unseen), s.mistakes - len(s.misnamed)
+    return [s.slug, s.mistakes, seen, named, len(s.equal), s.doubles, s.named]
+
+
 def table(scores: Iterable[Score]) -> str:
     """The scores as text, one line a drill, and their sum."""
-    rows = [
-        (s.slug, s.mistakes, s.mistakes - len(s.unseen), s.mistakes - len(s.misnamed), len(s.equal), s.doubles, s.named)
-        for s in scores
-    ]
+    rows = [row(s) for s in scores]
     total = ("together", *(sum(column) for column in list(zip(*rows))[1:]))
-    head = ("drill", "mistakes", "seen", "named", "equal pairs", "doubles", "doubles named")
-    width = max(len(row[0]) for row in [head, *rows])
+    width = max(len(str(line[0])) for line in [HEAD, *rows])
     lines = []
-    for row in [head, *rows, total]:
-        cells = [str(cell).rjust(len(title)) for cell, title in zip(row[1:], head[1:])]
-        lines.append("  ".join([str(row[0]).ljust(width), *cells]))
+    for line in [HEAD, *rows, total]:
+        cells = [str(cell).rjust(len(title)) for cell, title in zip(line[1:], HEAD[1:])]
+        lines.append("  ".join([str(line[0]).ljust(width), *cells]))
     return "\n".join(lines)

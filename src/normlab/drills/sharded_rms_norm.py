@@ -139,7 +139,7 @@ DRILL = Drill(
             "You add eps to the root mean square.",
             "eps stands inside the root.",
         ),
-        Mistake("no_eps", "uneven", {" + eps": ""}, "eps is not used.", "Add it inside the root."),
+        Mistake("no_eps", "uneven", {" + eps": ""}, "The eps that is given is not used.", "Add it inside the root."),
         Mistake(
             "rank0_gain",
             "two",

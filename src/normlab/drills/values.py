@@ -84,7 +84,7 @@ def digest(value: Any) -> list[tuple[str, float, list[float]]]:
         size = float(entries.nan_to_num(0, 0, 0).abs().max()) if entries.numel() else 0.0
         shape = "number" if _is_number(value) else str(tuple(tensor.shape))
         return [(shape, size * (0.06 if tensor.dtype in HALF else 1e-3), entries[:8].tolist())]
-    return [(repr(value), 0.0, [])]
+    return [(repr(sorted(value) if isinstance(value, frozenset) else value), 0.0, [])]
 
 
 def apart(a: list[tuple[str, float, list[float]]], b: list[tuple[str, float, list[float]]]) -> bool:
@@ -157,7 +157,10 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def example(got: Any, wanted: Any, tolerance: float) -> str:
-    """Where two results differ first: up to four numbers of each, as two lines of text."""
+    """Where two results differ first: up to four numbers of each, as two lines of text; of sets, what is amiss."""
+    if isinstance(got, frozenset) and isinstance(wanted, frozenset):
+        amiss = {"missing": wanted - got, "too many": got - wanted}
+        return "\n".join(f"  {how}  {', '.join(sorted(names))}" for how, names in amiss.items() if names)
     if isinstance(wanted, tuple | dict) and type(got) is type(wanted) and len(got) == len(wanted):
         keys = list(wanted) if isinstance(wanted, dict) else range(len(wanted))
         for key in keys:

@@ -21,6 +21,13 @@ class ChannelNorm(nn.Module):  # of images: its gain has four axes
         self.weight = nn.Parameter(torch.ones(1, width, 1, 1))
 
 
+class PreNorm(nn.Module):  # a wrapper: what it wraps is no norm
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.inner = nn.Linear(width, width)
+
+
 class Model(nn.Module):  # something of everything
     def __init__(self, tied: bool, frozen: bool):
         super().__init__()
@@ -29,6 +36,7 @@ class Model(nn.Module):  # something of everything
         self.ln_1 = nn.LayerNorm(4)
         self.ln_f = nn.RMSNorm(4)
         self.channels = ChannelNorm(4)
+        self.block = PreNorm(4)
         self.up = nn.Linear(4, 8)
         self.biases = nn.Linear(8, 4, bias=False)
         self.temperature = nn.Parameter(torch.tensor(1.0))
@@ -40,12 +48,19 @@ class Model(nn.Module):  # something of everything
             self.biases.weight.requires_grad_(False)
 
 
+def groups(found):  # sets of names: their order is free
+    if not isinstance(found, tuple | list):
+        return found
+    lists = [list(map(str, names)) for names in found]
+    return tuple({*names, *(f"{name} again" for name in names if names.count(name) > 1)} for names in lists)
+
+
 DRILL = Drill(
     solution=weight_decay_groups,
     task="Split the trainable parameters of a model into those that decay and those that do not: return two lists of "
     "names, (decay, no_decay), with the names of model.named_parameters(). Matrices decay, embeddings too; biases, "
-    "scalars and all parameters of norms (modules with 'norm' in the name of their class) do not. Frozen parameters "
-    "are in neither list, and a tied one is named once.",
+    "scalars and what a norm itself holds (a norm is a module with 'norm' in the name of its class) do not; what other "
+    "modules inside it hold goes by its own kind. Frozen parameters are in neither list, and a tied one is named once.",
     minutes=6,
     why="Set-ups that go by names miss norms with other names, and nothing fails: gains just shrink.",
     hints=(
@@ -87,6 +102,20 @@ DRILL = Drill(
             {"p.dim() < 2 or id(p) in of_norms": '"bias" in name or "norm" in name.lower()'},
             "You go by names: a norm that is called ln_f decays.",
             "Go by the type of the module.",
+        ),
+        Mistake(
+            "bias_ends_and_norm_names",
+            "all",
+            {"p.dim() < 2 or id(p) in of_norms": 'name.endswith("bias") or "norm" in name.lower()'},
+            "You go by names: a norm that is called ln_f decays.",
+            "Go by the type of the module.",
+        ),
+        Mistake(
+            "norm_subtree",
+            "all",
+            {"(recurse=False)": "()"},
+            "All that stands inside of a norm's module is left out: a wrapper like PreNorm takes its matrices along.",
+            "Take what the norm itself holds: parameters(recurse=False).",
         ),
         Mistake(
             "ndim_only",
@@ -162,5 +191,5 @@ DRILL = Drill(
             "Leave out what has fewer than two axes, scalars too.",
         ),
     ),
-    run=lambda solution, model: tuple(tuple(sorted(map(str, group))) for group in solution(model)),
+    run=lambda solution, model: groups(solution(model)),
 )
