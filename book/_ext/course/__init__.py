@@ -7,6 +7,7 @@ mathematics    formulas rendered to HTML at build time; a bad formula is a warni
 outputs        notebook outputs next to their nodes: alt texts, claims
 questions      the question bank: the directives ``{questions}``, ``{question-index}``
 calculator     the directive ``{calculator}``: the tables and the script of its page
+checklist      the directives ``{checklist…}``: what to do before Monday, with its minutes
 api            the directive ``{api}``: the package's reference, from its docstrings
 claims         the claims file, the role ``{claim}``, the directive ``{claims-ledger}``
 search         a search that finds numbers and symbols
@@ -29,6 +30,7 @@ from . import (
     api,
     buttons,
     calculator,
+    checklist,
     claims,
     drills,
     house,
@@ -42,7 +44,8 @@ from . import (
 )
 
 PARTS = (
-    api, buttons, calculator, claims, drills, house, mathematics, moved, offline, outputs, questions, search, storage
+    api, buttons, calculator, checklist, claims, drills, house, mathematics, moved, offline, outputs, questions, search,
+    storage,
 )
 
 # What the interview pages are made from.
