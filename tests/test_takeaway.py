@@ -98,7 +98,7 @@ def test_nothing_on_the_sheet_is_cut_or_overlaps():
 
 
 def test_a_sheet_that_does_not_fit_is_seen(book):
-    change(book, "sheet.typ", "One token", "#box[One token, and words that no line of this column can hold, since it may not be broken]")
+    change(book, "sheet.typ", "One token", "#box(width: 120mm, stroke: 1pt)[One token]")
     [picture] = sheet.render(book, "png")
     assert "middle" in blank_strips_hold_ink(picture)
     change(book, "sheet.typ", "#traps(", "#traps(" + "[Another trap, and a long one that takes two lines at least, we think.],\n" * 20)
