@@ -8,6 +8,7 @@ import re
 import shutil
 import sqlite3
 import subprocess
+import sys
 import zipfile
 import zlib
 
@@ -196,6 +197,21 @@ def test_the_numbers_of_the_sheet_in_another_way():
         f"comes out at {(0.0004 / 0.00041) ** 0.5:.3f}",
     ):
         assert number in text, number
+
+
+def test_sheet_and_deck_need_no_torch(tmp_path):
+    program = f"""
+import sys
+for name in ("torch", "numpy", "matplotlib"):
+    sys.modules[name] = None
+sys.path.insert(0, {str(sheet.ROOT / "tools")!r})
+import pathlib, deck, sheet
+sheet.write(sheet.ROOT, pathlib.Path({str(tmp_path / "a.pdf")!r}))
+deck.write(deck.ROOT, pathlib.Path({str(tmp_path / "a.apkg")!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "a.pdf").read_bytes()[:5] == b"%PDF-" and zipfile.is_zipfile(tmp_path / "a.apkg")
 
 
 # --- the deck -------------------------------------------------------------------------------------
