@@ -2,6 +2,9 @@
 
 import re
 import zipfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 from course import takeaway
@@ -26,10 +29,24 @@ def test_the_files_are_a_document_and_a_deck(html):
         assert "collection.anki2" in deck.namelist()
 
 
-def test_a_download_works_in_the_browser(browser, html):
+@pytest.fixture
+def served(html):
+    """The site's address on this machine: from a file a browser shows a document instead of saving it."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(html))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_download_works_in_the_browser(browser, html, served):
     context = browser.new_context(viewport={"width": 375, "height": 800})
     page = context.new_page()
-    page.goto((html / PAGE).as_uri())
+    page.goto(f"{served}/{PAGE}")
     assert page.evaluate("document.documentElement.scrollWidth") <= 375
     for name in takeaway.FILES.values():
         with page.expect_download() as started:
