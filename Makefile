@@ -35,7 +35,7 @@ NUMERIC := --ignore=tests/site --ignore=tests/test_packaging.py --ignore=tests/t
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-package normlab \
 	--custom-compile-command "make pins"
 
-.PHONY: help book serve test test-all test-matrix test-oldest lab notebooks record bench drill-score colab pins clean
+.PHONY: help book serve test test-all test-matrix test-oldest lab notebooks record bench drill-score colab sheet deck pins clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -100,6 +100,12 @@ drill-score: $(TEST_READY)  ## print what the drills' checker sees, names and te
 colab: $(BOOK_READY)  ## write the standalone copies of the notebooks to _build/colab
 	$(PY) tools/standalone.py _build/colab
 	@echo "To offer them in Colab, commit these files to the top of a branch 'colab' at the origin."
+
+sheet: $(BOOK_READY)  ## write the one-page sheet to _build/two-knobs-sheet.pdf (make book does it as well)
+	@$(PY) tools/sheet.py _build/two-knobs-sheet.pdf
+
+deck: $(BOOK_READY)  ## write the questions as an Anki deck to _build/two-knobs.apkg (make book does it as well)
+	@$(PY) tools/deck.py _build/two-knobs.apkg
 
 pins:  ## resolve requirements.txt into constraints.txt and …-oldest.txt (needs uv; UPGRADE=--upgrade moves all)
 	$(COMPILE) $(UPGRADE) requirements.txt -o constraints.txt

@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 import questions as tool
+import torch
 
 from normlab import interview, ledger
 from normlab.interview import expressions
@@ -25,7 +26,9 @@ def test_the_package_carries_the_questions_of_the_book():
 
 def test_how_many_there_are():
     tiers = Counter(item["tier"] for item in BANK)
-    assert tiers["must"] == 15
+    assert tiers["must"] == 15 and tiers["likely"] == 30 and len(BANK) >= 85
+    assert {item["type"] for item in BANK} == set(interview.TYPES)
+    assert {item["level"] for item in BANK if item["tier"] == "deep"} >= {"L3", "L4"}
     assert [item["tier"] for item in BANK] == sorted((item["tier"] for item in BANK), key=interview.TIERS.index)
     assert interview.questions("must") == BANK[:15]
     with pytest.raises(ValueError, match="tier must be one of must, likely, deep, got 'easy'"):
@@ -67,6 +70,87 @@ def test_numbers_of_two_must_answers_in_another_way():
     for number in (65, 65 * 4096, 2 * 65 * 4096, total, 129, 129 * 4096, 64 * 128, 64 * 4096):
         assert f" {number:,}" in text
     assert f"{100 * 65 * 4096 / total:.3f}%" in text
+
+
+def shown(name: str) -> str:
+    """All texts of a question on one line."""
+    (item,) = (item for item in BANK if item["id"] == name)
+    return " ".join(" ".join(text.split()) for _, text in interview.texts(item))
+
+
+def test_numbers_of_deep_answers_in_another_way():
+    """By running, counting or simulating what the answers take from formulas."""
+    bf16, half = torch.bfloat16, torch.float16
+    one = torch.ones((), dtype=bf16)
+    above = next(k for k in range(20, 0, -1) if one + 2.0**-k != one)  # the smallest power of two that shows
+    below = next(k for k in range(20, 0, -1) if one - 2.0**-k != one)
+    assert f"bfloat16 numbers are {2.0**-above:.4f} apart above and {2.0**-below:.4f} below" in shown("gains-that-stay-at-one")
+
+    total = torch.zeros((), dtype=bf16)
+    while total + one != total:
+        total = total + one
+    assert f"when it is {int(total)} times as large" in shown("gain-gradient-sum")
+    assert f"At {int(1 / torch.finfo(torch.float32).eps) * 2:,} equal addends" in shown("gain-gradient-sum")
+
+    sizes = torch.arange(1, 2000) / 100
+    sums = (4096 * sizes.double() ** 2).to(half)
+    assert f"passes it at a size of {float(sizes[~sums.isfinite()].min()):.2f}" in shown("largest-float16-token")
+
+    token = torch.tensor([1000.0] + [1.0, -1.0] * 2047 + [1.0], dtype=torch.float64)
+    normed = torch.nn.functional.rms_norm(token, (4096,), eps=1e-12)
+    step = float(normed[0]) / 127
+    text = shown("outlier-and-int8")
+    assert f"comes out at {normed[0]:.1f} and the others with a spread of {normed[1:].std(correction=0):.4f}" in text
+    assert f"over 127, {step:.2f}; what is below half a step, {step / 2 / abs(float(normed[1])):.1f} spreads" in text
+
+    tiny = torch.full((8,), 1e-3, dtype=torch.float64)
+    inside = torch.nn.functional.rms_norm(tiny, (8,), eps=1e-5)[0]
+    assert f"from {inside:.2f} to {tiny[0] / (tiny.square().mean().sqrt() + 1e-6):.3f}" in shown("review-an-epsilon")
+
+    wide = torch.randn(4096, dtype=torch.float64, generator=torch.manual_seed(0))
+    off = 1 - float(wide.std(correction=0) / wide.std())
+    assert f"off by {off:.1e}"[:10] in shown("gradient-test") and "× 10⁻⁴ of the output" in shown("gradient-test")
+
+
+def test_turns_of_the_deep_answer_by_simulation():
+    """Independent gradients at a right angle to W: how far it turns in a step, under SGD and with Adam's momentum."""
+    generator, width, rate, decay = torch.manual_seed(0), 400, 1e-3, 0.1
+    turns = {}
+    for momentum in (0.0, 0.9):
+        w, m = torch.randn(width, generator=generator, dtype=torch.float64), torch.zeros(width, dtype=torch.float64)
+        w *= (rate / (2 * decay)) ** 0.5 / w.square().mean().sqrt()  # where it settles, so that it need not get there
+        found = []
+        for step in range(400):
+            gradient = torch.randn(width, generator=generator, dtype=torch.float64)
+            m = momentum * m + (1 - momentum) * gradient
+            new = w * (1 - rate * decay) - rate * m
+            found.append(torch.arccos(torch.nn.functional.cosine_similarity(w, new, dim=0)))
+            w = new
+        turns[momentum] = float(torch.stack(found[50:]).mean())
+    text = shown("turn-per-step")
+    for momentum, number in ((0.0, "0.0141"), (0.9, "0.0032")):
+        assert f"{number} rad" in text and abs(turns[momentum] / float(number) - 1) < 0.05
+
+
+def test_sizes_of_deep_answers_with_pencil_and_paper():
+    entries, layers, width, vocab = 32 * (4 * 4096**2 + 3 * 4096 * 11008), 32, 4096, 32000
+    text = shown("one-token-at-length")
+    first, second = (2 * entries + 4 * layers * width * t + 2 * vocab * width for t in (2048, 16384))
+    assert f"Operations: {first / 1e9:.1f}, then {second / 1e9:.1f} billion" in text
+    weights = 2 * (entries + vocab * width + 65 * width)
+    assert f"grow × {(weights + 2**33) / (weights + 2**30):.2f}, not" in text
+
+    text = shown("alternating-windows")
+    assert f"{13 * (4095 + 16384) * 2 * 4 * 256 * 2 / 2**30:.2f} GiB" in text and f"adds {13 * 2 * 4 * 256 * 2:,} bytes" in text
+    windowed = sum(min(i + 1, 4096) for i in range(16384))
+    everything = sum(i + 1 for i in range(16384))
+    assert f"computes {100 * (windowed + everything) / (2 * everything):.0f}% of the causal pairs" in text
+
+    text = shown("split-width")
+    assert "64 KiB (65.5 kB)" in text and "128 MiB (134 MB)" in text  # 16,384 × 4 and × 4096 × 2 bytes
+    text = shown("deepnorm-two-stacks")
+    for number in (0.81 * 500 ** (5 / 16), 1500**0.25, 1000**0.25):
+        assert f" {number:.2f}" in text
 
 
 # --- expressions ----------------------------------------------------------------------------------

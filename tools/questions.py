@@ -6,9 +6,11 @@ evaluates the expressions in its texts, checks every question and writes what co
 extension calls `read_questions`. Needs PyYAML, not torch.
 """
 
+import importlib
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
@@ -33,17 +35,27 @@ def read_lines(root: Path) -> dict[str, str]:
     return lines
 
 
-def read_questions(root: Path) -> list[dict]:
-    """The questions with their numbers. Raises ValueError for one that does not fit the schema."""
+def package(root: Path, name: str):
+    """The module normlab.NAME of the sources at ``root``."""
     sys.path.insert(0, str(root / "src"))
     try:
-        from normlab import interview
-        from normlab.interview import expressions
+        return importlib.import_module(f"normlab.{name}")
     finally:
         sys.path.remove(str(root / "src"))
-    lines = read_lines(root)
+
+
+def evaluator(root: Path) -> Callable[[str], str]:
+    """What puts numbers into a text. Raises ValueError for an expression that fails."""
+    expressions, lines = package(root, "interview.expressions"), read_lines(root)
     claims = yaml.safe_load((root / "book" / "claims.yml").read_text(encoding="utf-8"))
     sentences = {claim["id"]: claim["sentence"] for claim in claims}
+    return lambda text: expressions.evaluate(text, lines, sentences)
+
+
+def read_questions(root: Path) -> list[dict]:
+    """The questions with their numbers. Raises ValueError for one that does not fit the schema."""
+    interview, evaluate = package(root, "interview"), evaluator(root)
+    claims = yaml.safe_load((root / "book" / "claims.yml").read_text(encoding="utf-8"))
 
     def evaluated(value, where: str):
         if isinstance(value, dict):
@@ -51,7 +63,7 @@ def read_questions(root: Path) -> list[dict]:
         if isinstance(value, list):
             return [evaluated(item, f"{where}[{i}]") for i, item in enumerate(value)]
         try:
-            return expressions.evaluate(value, lines, sentences) if isinstance(value, str) else value
+            return evaluate(value) if isinstance(value, str) else value
         except ValueError as problem:
             raise ValueError(f"{where}: {problem}") from None
 
@@ -59,7 +71,7 @@ def read_questions(root: Path) -> list[dict]:
     for item in items:  # a line of Chinese ends without a space
         if isinstance(item.get("zh"), str):
             item["zh"] = re.sub(r"(?<=[，。；：、？！）”])\s+", "", item["zh"])
-    interview.validate(items, sentences.keys())
+    interview.validate(items, {claim["id"] for claim in claims})
     return items
 
 

@@ -6,6 +6,7 @@ buttons        download link, Colab and repository buttons of a page
 mathematics    formulas rendered to HTML at build time; a bad formula is a warning
 outputs        notebook outputs next to their nodes: alt texts, claims
 questions      the question bank: the directives ``{questions}``, ``{question-index}``
+takeaway       the directive ``{takeaway}``: the one-page sheet and the Anki deck
 calculator     the directive ``{calculator}``: the tables and the script of its page
 checklist      the directives ``{checklist…}``: what to do before Monday, with its minutes
 api            the directive ``{api}``: the package's reference, from its docstrings
@@ -41,15 +42,17 @@ from . import (
     questions,
     search,
     storage,
+    takeaway,
 )
 
 PARTS = (
     api, buttons, calculator, checklist, claims, drills, house, mathematics, moved, offline, outputs, questions, search,
-    storage,
+    storage, takeaway,
 )
 
 # What the interview pages are made from.
-INTERVIEW = ("src/normlab/ledger.py", "src/normlab/interview/*.py", "tools/questions.py", "book/interview/*.yml")
+INTERVIEW = ("src/normlab/ledger.py", "src/normlab/interview/*.py", "tools/questions.py", "tools/sheet.py", "tools/deck.py",
+             "book/interview/*.yml", "book/interview/*.typ")
 
 
 def _fingerprint(root: Path) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 TIERS = ("must", "likely", "deep")
 LEVELS = ("L1", "L2", "L3", "L4")  # screen, mid, senior, staff or research
-TYPES = ("recall", "derive", "compute", "code", "debug", "design")
+TYPES = ("recall", "derive", "compute", "compare", "explain", "code", "debug", "review", "design")
 TOPICS = {
     "definitions": "Definitions",
     "batchnorm": "BatchNorm on text",
