@@ -6,6 +6,7 @@ buttons        download link, Colab and repository buttons of a page
 mathematics    formulas rendered to HTML at build time; a bad formula is a warning
 outputs        notebook outputs next to their nodes: alt texts, claims
 questions      the question bank: the directives ``{questions}``, ``{question-index}``
+practice       cards to decide first: the directives ``{marked-answers}``, ``{quiz}``
 calculator     the directive ``{calculator}``: the tables and the script of its page
 api            the directive ``{api}``: the package's reference, from its docstrings
 claims         the claims file, the role ``{claim}``, the directive ``{claims-ledger}``
@@ -36,13 +37,15 @@ from . import (
     moved,
     offline,
     outputs,
+    practice,
     questions,
     search,
     storage,
 )
 
 PARTS = (
-    api, buttons, calculator, claims, drills, house, mathematics, moved, offline, outputs, questions, search, storage
+    api, buttons, calculator, claims, drills, house, mathematics, moved, offline, outputs, practice, questions,
+    search, storage,
 )
 
 # What the interview pages are made from.
