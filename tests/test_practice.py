@@ -9,10 +9,11 @@ import questions as tool
 from normlab import interview
 from normlab.interview import expressions, practice
 
-FILES = {"marked.yml": tool.read_marked}
+FILES = {"marked.yml": tool.read_marked, "quiz.yml": tool.read_quiz}
 SOURCES = [(file, item) for file in FILES for item in tool.read_source(tool.ROOT, file)]
 EVALUATED = [(file, item) for file, read in FILES.items() for item in read(tool.ROOT)]
 MARKED = [item for file, item in EVALUATED if file == "marked.yml"]
+QUIZ = [item for file, item in EVALUATED if file == "quiz.yml"]
 
 
 def texts(value) -> list[str]:
@@ -86,3 +87,83 @@ def test_marked_answers_are_mappings_with_all_fields_and_ids_of_their_own():
     ):
         with pytest.raises(ValueError, match=problem):
             practice.validate_marked(items, ["one"])
+
+
+# --- the quiz -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("item", QUIZ, ids=lambda item: item["id"])
+def test_a_quiz_question_has_one_right_answer_and_a_reason_for_every_wrong_one(item):
+    """And no option gives itself away by its length."""
+    whys = [option["why"] for option in item["options"]]
+    assert len(set(whys)) == len(whys) and all(why[-1] == "." for why in (*whys, item["explanation"]))
+    if "number" in item:
+        right = practice.number(item["number"])
+        values = [practice.number(option["text"]) for option in item["options"]]
+        apart = [abs(a - b) / max(abs(a), abs(b)) for a in (right, *values) for b in (right, *values) if a != b]
+        assert len({right, *values}) == len(values) + 1 and min(apart) > 0.01  # the page takes half a percent as equal
+    else:
+        texts = practice.shuffled(item)
+        assert sorted(texts) == sorted([item["right"], *(option["text"] for option in item["options"])])
+        assert interview.words(item["right"]) <= 2 + 2 * max(interview.words(option["text"]) for option in item["options"])
+
+
+def test_the_right_option_stands_at_any_place():
+    places = Counter(practice.shuffled(item).index(item["right"]) for item in QUIZ if "right" in item)
+    assert set(places) >= {0, 1, 2} and max(places.values()) <= places.total() / 2
+    assert len(QUIZ) >= 15 and sum("number" in item for item in QUIZ) >= 4
+
+
+def test_numbers_of_the_quiz_in_another_way():
+    """By pencil and paper, not with the ledger."""
+    numbers = {item["id"]: practice.number(item["number"]) for item in QUIZ if "number" in item}
+    assert numbers == {
+        "count-of-norms": 32 * 2 + 1,
+        "norm-parameters": 65 * 4096,
+        "kv-cache-per-token": 2 * 4096 * 2 * 32,
+        "scores-growth": 8**2,
+        "deepnorm-alpha": pytest.approx(64**0.25, abs=0.005),
+    }
+
+
+def quiz(**changes):
+    options = [{"text": "Two", "why": "No."}, {"text": "Three", "why": "No."}]
+    good = {"id": "a", "question": "?", "right": "One", "explanation": "Yes.", "options": options, "claims": ["one"]}
+    return {key: value for key, value in (good | changes).items() if value is not ...}
+
+
+def option(text, why="No."):
+    return {"text": text, "why": why}
+
+
+@pytest.mark.parametrize(
+    "changes, problem",
+    [
+        ({"right": ...}, "right missing"),
+        ({"number": "5"}, "unknown field right"),
+        ({"options": [option("Two")]}, "options must be 2 to 4 wrong ones"),
+        ({"options": [option(str(i)) for i in range(5)]}, "options must be 2 to 4 wrong ones"),
+        ({"options": ["Two", "Three"]}, r"options\[0\] must be a mapping, got 'Two'"),
+        ({"options": [option("Two"), option("Three", " ")]}, r"options\[1\].why must be a text, got ' '"),
+        ({"options": [option("Two"), {"text": "Three"}]}, r"options\[1\].why missing"),
+        ({"options": [option("Two"), option("one.")]}, "options must differ from each other and from the right one"),
+        ({"options": [option("Two"), option("None of these")]}, "options must stand for themselves, got 'None of these'"),
+        ({"right": ..., "number": "many", "options": [option("2")]}, "must be a number, got 'many'"),
+        ({"right": ..., "number": "1", "options": [option("1.")]}, "options must differ"),
+        ({"claims": ["two"]}, "claims must be ids of the ledger, got two"),
+    ],
+)
+def test_a_bad_quiz_question_is_named(changes, problem):
+    practice.validate_quiz([quiz(), quiz(id="b", right=..., number="1", options=[option("2")])], ["one"])
+    with pytest.raises(ValueError, match=f"quiz question 'a': {problem}"):
+        practice.validate_quiz([quiz(**changes)], ["one"])
+
+
+@pytest.mark.parametrize("text, value", [("266,240", 266240), ("−2.5", -2.5), ("1e-5", 1e-5), (" 7 ", 7)])
+def test_numbers_as_they_are_typed(text, value):
+    assert practice.number(text) == value
+
+
+def test_the_order_of_the_options_depends_on_the_question():
+    orders = {tuple(practice.shuffled(quiz(id=name))) for name in "abcdefgh"}
+    assert len(orders) > 1 and practice.shuffled(quiz()) == practice.shuffled(quiz())

@@ -3,16 +3,24 @@
 document.addEventListener("DOMContentLoaded", () => {
   const forms = [...document.querySelectorAll("form.practice")];
   if (!forms.length) return;
-  const results = new Map(); // the first comparison of each card counts
-  const score = document.createElement("p");
-  score.className = "practice-score";
-  score.setAttribute("role", "status");
-  const tell = () => {
+  /* One score for the cards that stand side by side; the first comparison of each counts. */
+  const scores = new Map();
+  for (const form of forms) {
+    const group = form.closest("section.practice-card").parentElement;
+    if (!scores.has(group)) {
+      const shown = document.createElement("p");
+      shown.className = "practice-score";
+      shown.setAttribute("role", "status");
+      form.closest("section.practice-card").before(shown);
+      scores.set(group, { shown, results: new Map(), count: 0 });
+    }
+    scores.get(group).count += 1;
+  }
+  const tell = ({ shown, results, count }) => {
     const right = [...results.values()].filter(Boolean).length;
-    score.textContent = results.size ? `${right} of ${results.size} right at the first try, ${forms.length} in all` : `${forms.length} to decide`;
+    shown.textContent = results.size ? `${right} of ${results.size} right at the first try, ${count} in all` : `${count} to decide`;
   };
-  forms[0].closest("section.practice-card").before(score);
-  tell();
+  scores.forEach(tell);
 
   const value = (text) => (text.trim() ? Number(text.trim().replaceAll(",", "").replace("−", "-")) : NaN);
   const near = (a, b) => Math.abs(a - b) <= 0.005 * Math.abs(b);
@@ -28,8 +36,11 @@ document.addEventListener("DOMContentLoaded", () => {
     const typed = form.querySelector("input[type=text]");
     const judge = () => {
       if (!typed) {
-        const chosen = form.querySelector("input:checked");
-        return chosen && { right: chosen.value === form.dataset.right, fits: (wrong) => wrong.dataset.option === chosen.value };
+        const chosen = [...form.querySelectorAll("fieldset")].map((set) => set.querySelector("input:checked")?.value);
+        if (chosen.includes(undefined)) return null;
+        const right = form.dataset.right.split("|");
+        const good = right.map((value, i) => value === chosen[i]);
+        return { right: good.every(Boolean), some: good.some(Boolean), fits: (wrong) => wrong.dataset.option === chosen[0] };
       }
       const number = value(typed.value);
       if (Number.isNaN(number)) return null;
@@ -44,12 +55,14 @@ document.addEventListener("DOMContentLoaded", () => {
       }
       for (const wrong of wrongs) wrong.classList.toggle("is-chosen", !found.right && found.fits(wrong));
       const known = wrongs.find((wrong) => wrong.classList.contains("is-chosen"));
-      said.textContent = found.right ? "Right." : known ? `Not right. ${known.lastElementChild.textContent}` : "Not right.";
+      const no = found.some ? "Half of it is right." : (form.dataset.no ?? "Not right.");
+      said.textContent = found.right ? (form.dataset.yes ?? "Right.") : known ? `Not right. ${known.lastElementChild.textContent}` : no;
       form.classList.toggle("is-right", found.right);
       form.classList.toggle("is-wrong", !found.right);
       fold.open = true;
-      if (!results.has(form)) results.set(form, found.right);
-      tell();
+      const score = scores.get(card.parentElement);
+      if (!score.results.has(form)) score.results.set(form, found.right);
+      tell(score);
     });
   }
 });

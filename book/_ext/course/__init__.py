@@ -6,7 +6,9 @@ buttons        download link, Colab and repository buttons of a page
 mathematics    formulas rendered to HTML at build time; a bad formula is a warning
 outputs        notebook outputs next to their nodes: alt texts, claims
 questions      the question bank: the directives ``{questions}``, ``{question-index}``
+mock           the directive ``{mock-interview}``: questions, rubric points and steps for its script
 practice       cards to decide first: the directives ``{marked-answers}``, ``{quiz}``
+rounds         the directive ``{round}``: placements, faulty runs and claims to decide
 calculator     the directive ``{calculator}``: the tables and the script of its page
 api            the directive ``{api}``: the package's reference, from its docstrings
 claims         the claims file, the role ``{claim}``, the directive ``{claims-ledger}``
@@ -34,22 +36,25 @@ from . import (
     drills,
     house,
     mathematics,
+    mock,
     moved,
     offline,
     outputs,
     practice,
     questions,
+    rounds,
     search,
     storage,
 )
 
 PARTS = (
-    api, buttons, calculator, claims, drills, house, mathematics, moved, offline, outputs, practice, questions,
-    search, storage,
+    api, buttons, calculator, claims, drills, house, mathematics, mock, moved, offline, outputs, practice, questions,
+    rounds, search, storage,
 )
 
 # What the interview pages are made from.
 INTERVIEW = ("src/normlab/ledger.py", "src/normlab/interview/*.py", "tools/questions.py", "book/interview/*.yml")
+INTERVIEW += ("src/normlab/interview/*.json", "src/normlab/records/faulty_runs.json")
 
 
 def _fingerprint(root: Path) -> str:

@@ -15,8 +15,8 @@ from . import claims, tools
 from .questions import _fold, _Texts
 
 SCRIPT = "practice.js"
-MARKED, QUIZ = "book/interview/marked", "book/interview/quiz"
-PAGES = (MARKED, QUIZ)
+MARKED, QUIZ, ROUNDS = "book/interview/marked", "book/interview/quiz", "book/interview/rounds"
+PAGES = (MARKED, QUIZ, ROUNDS)
 GRADES = {"right": "right", "half": "half right", "wrong": "wrong"}
 
 
@@ -51,13 +51,21 @@ class Cards(_Texts):
         return section
 
     def choices(self, name: str, legend: str, right: str, options: list[tuple[str, list[nodes.Node]]]):
-        """Radio buttons for (value, shown), with the right value for the script."""
-        found = [raw(f'<form class="practice" autocomplete="off" data-right="{escape(right)}">')]
-        found += [raw(f"<fieldset><legend>{escape(legend)}</legend>")]
+        """A form of radio buttons for (value, shown), with the right value for the script."""
+        return self.form(right, self.fieldset(name, legend, options))
+
+    def form(self, right: str, content: list[nodes.Node], **said: str) -> list[nodes.Node]:
+        """``right`` are the right values of the fieldsets, joined by bars, ``said`` what the script says ("yes", "no")."""
+        data = "".join(f' data-{name}="{escape(text)}"' for name, text in {"right": right, **said}.items())
+        start = f'<form class="practice" autocomplete="off"{data}>'
+        return [raw(start), *content, raw("</form>")]
+
+    def fieldset(self, name: str, legend: str, options: list[tuple[str, list[nodes.Node]]]) -> list[nodes.Node]:
+        found = [raw(f"<fieldset><legend>{escape(legend)}</legend>")]
         for value, shown in options:
             found += [raw(f'<label><input type="radio" name="{name}" value="{escape(value)}"> <span>')]
             found += [*shown, raw("</span></label>")]
-        return [*found, raw("</fieldset></form>")]
+        return [*found, raw("</fieldset>")]
 
     def labeled(self, label: str, text: str, *classes: str) -> nodes.paragraph:
         paragraph = self.inline(text, *classes)
@@ -82,7 +90,8 @@ class MarkedAnswers(Cards):
         name = f"marked-{item['id']}"
         content = [self.inline(item["answer"], "question-said")]
         options = [(grade, [nodes.Text(text)]) for grade, text in GRADES.items()]
-        content += self.choices(name, "Your grade", item["grade"], options)
+        said = {"yes": "So do we.", "no": "We grade it otherwise."}
+        content += self.form(item["grade"], self.fieldset(name, "Your grade", options), **said)
         verdict = nodes.paragraph("", "", nodes.strong("", f"Our grade: {GRADES[item['grade']]}"))
         answer = [verdict, self.labeled("Right in it", item["right"])]
         if item["grade"] != "right":
