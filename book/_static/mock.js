@@ -223,6 +223,8 @@ document.addEventListener("DOMContentLoaded", () => {
     drawOne();
   });
   addEventListener("pagehide", stop);
+  addEventListener("beforeprint", () => pool.classList.remove("is-away")); // paper gets the list
+  addEventListener("afterprint", () => pool.classList.add("is-away"));
   tellCount();
   tellReport();
 });

@@ -27,7 +27,8 @@ class MockInterview(Cards):
         mock = tools.package(Path(self.env.app.srcdir), "interview.mock")
         data = {"tree": mock.TREE, "tiers": self.interview.TIERS, "levels": self.interview.LEVELS, "names": NAMES}
         island = json.dumps(data).replace("<", "\\u003c")
-        found = [raw(f'<div class="mock"><script type="application/json">{island}</script></div><div class="mock-pool">')]
+        script = f'<script type="application/json">{island}</script>'
+        found = [raw(f'<div class="mock">{script}</div><div class="mock-pool">')]
         for item in self.env.app.course_questions:
             found += self._question(mock, item)
         return [*found, raw("</div>")]

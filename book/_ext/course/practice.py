@@ -17,6 +17,7 @@ from .questions import _fold, _Texts
 SCRIPT = "practice.js"
 MARKED, QUIZ, ROUNDS = "book/interview/marked", "book/interview/quiz", "book/interview/rounds"
 PAGES = (MARKED, QUIZ, ROUNDS)
+Options = list[tuple[str, list[nodes.Node]]]  # value and what is shown
 GRADES = {"right": "right", "half": "half right", "wrong": "wrong"}
 
 
@@ -50,17 +51,17 @@ class Cards(_Texts):
         section += [*content, *_fold("Compare", *answer, name="compare")]
         return section
 
-    def choices(self, name: str, legend: str, right: str, options: list[tuple[str, list[nodes.Node]]]):
+    def choices(self, name: str, legend: str, right: str, options: Options) -> list[nodes.Node]:
         """A form of radio buttons for (value, shown), with the right value for the script."""
         return self.form(right, self.fieldset(name, legend, options))
 
     def form(self, right: str, content: list[nodes.Node], **said: str) -> list[nodes.Node]:
-        """``right`` are the right values of the fieldsets, joined by bars, ``said`` what the script says ("yes", "no")."""
+        """``right``: right values of the fieldsets, joined by bars; ``said``: what the script says to "yes" and "no"."""
         data = "".join(f' data-{name}="{escape(text)}"' for name, text in {"right": right, **said}.items())
         start = f'<form class="practice" autocomplete="off"{data}>'
         return [raw(start), *content, raw("</form>")]
 
-    def fieldset(self, name: str, legend: str, options: list[tuple[str, list[nodes.Node]]]) -> list[nodes.Node]:
+    def fieldset(self, name: str, legend: str, options: Options) -> list[nodes.Node]:
         found = [raw(f"<fieldset><legend>{escape(legend)}</legend>")]
         for value, shown in options:
             found += [raw(f'<label><input type="radio" name="{name}" value="{escape(value)}"> <span>')]
@@ -125,7 +126,8 @@ class Quiz(Cards):
             value = option["text"] if "number" in item else str(texts.index(option["text"]))
             answer += [raw(f'<div class="practice-wrong" data-option="{escape(value)}">')]
             answer += [self.labeled("Not right", option["text"]), self.inline(option["why"]), raw("</div>")]
-        return self.card(name, self.inline(item["question"]).children, content, [*answer, self.claim_links(item["claims"])])
+        answer.append(self.claim_links(item["claims"]))
+        return self.card(name, self.inline(item["question"]).children, content, answer)
 
     @property
     def practice(self):

@@ -150,7 +150,8 @@ class Round(Cards):
 
     def _claim(self, name: str) -> nodes.section:
         item, settled = self.env.app.course_claims[name], self.env.app.course_verdicts[name]
-        choices = self.choices(f"decide-{name}", "Your verdict", settled.verdict, self.texts((v, v) for v in claims.VERDICTS))
+        options = self.texts((verdict, verdict) for verdict in claims.VERDICTS)
+        choices = self.choices(f"decide-{name}", "Your verdict", settled.verdict, options)
         verdict = nodes.paragraph("", "", nodes.strong("", settled.verdict))
         verdict += nodes.Text(f": {claims._typeset(settled.only_if)}." if settled.only_if else ".")
         answer = [verdict, nodes.paragraph("", "", claims._measured(settled.line))]

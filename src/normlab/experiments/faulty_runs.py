@@ -7,7 +7,7 @@ at rate 3e-3 on batches of 16 unless a fault says otherwise. Every fault has a c
 import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -24,8 +24,6 @@ from normlab.transformer import Transformer
 RATE = 3e-3
 POINTS = 10  # of a loss curve
 
-Numbers = dict[str, float]
-
 
 class FaultyNorm(nn.Module):
     """A norm of the course with another formula in its place."""
@@ -40,12 +38,12 @@ class FaultyNorm(nn.Module):
         return y if self.bias is None else y + self.bias
 
 
-def with_formula(model: nn.Module, formula: Callable[..., Tensor], kind: type | None = None) -> nn.Module:
-    """The model with ``formula(x, eps)`` in all of its norms, as modules of the ``kind`` (None: FaultyNorm)."""
+def with_formula(model: nn.Module, formula: Callable[..., Tensor], kind: type[FaultyNorm] = FaultyNorm) -> nn.Module:
+    """The model with ``formula(x, eps)`` in all of its norms, as modules of the ``kind``."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, norms.LayerNorm | norms.RMSNorm):
-                setattr(parent, name, (kind or FaultyNorm)(child, formula))
+                setattr(parent, name, kind(child, formula))
     return model
 
 
@@ -79,7 +77,7 @@ def loss_on_passages(model: nn.Module) -> float:
 
 @torch.no_grad()
 def influence_of_later(model: nn.Module) -> float:
-    """Largest change of earlier logits, in their standard deviations, when the second half of a passage is exchanged."""
+    """Largest change of earlier logits, in their standard deviations, when a passage's second half is exchanged."""
     ids, _ = small_models.passages()
     half = ids.shape[1] // 2
     other = torch.cat([ids[:, :half], ids.roll(1, 0)[:, half:]], dim=1)
@@ -89,7 +87,7 @@ def influence_of_later(model: nn.Module) -> float:
 
 @torch.no_grad()
 def relative_step(model: Transformer) -> float:
-    """Mean over the sublayers of rms(branch) over rms(stream), of what a DeepNorm sublayer adds up."""
+    """How far a sublayer moves the stream, mean over the sublayers: rms(y − x̂) over rms(x̂) with x̂ = x / rms(x)."""
     ids, _ = small_models.passages()
     steps: list[float] = []
     handles = []
@@ -156,16 +154,18 @@ def _eps_outside(seed: int) -> dict[str, Any]:
 
 
 def _wrong_axis(seed: int) -> dict[str, Any]:
-    curves, finals, probes = {}, {}, {}
+    curves, finals, probes, alone = {}, {}, {}, {}
     for name in ("faulty", "right"):
         model = small_models.model(seed, layers=4, width=32, norm="layernorm")
         if name == "faulty":
             with_formula(model, over_tokens)
         curves[name] = curve(small_models.train(model, 300, RATE, seed))
         finals[name], probes[name] = loss_on_passages(model), influence_of_later(model)
-        if name == "faulty":
-            alone = loss_with_the_past_alone(model)
-    shown = {"held-out loss, whole passages": finals["faulty"], "the same, each token with its past alone": alone}
+        alone[name] = loss_with_the_past_alone(model)
+    shown = {
+        "held-out loss, whole passages": finals["faulty"],
+        "the same, each token with its past alone": alone["faulty"],
+    }
     return {"loss": curves["faulty"], "control": curves["right"], "shown": shown, "probe": probes}
 
 
@@ -193,7 +193,8 @@ def _cast_order(seed: int) -> dict[str, Any]:
         equal = (one == other).double().mean().item()
         shares[name] = equal
         if name == "faulty":
-            losses = [nn.functional.cross_entropy(y.float().flatten(0, 1), targets.flatten()).item() for y in (one, other)]
+            logits = [y.float().flatten(0, 1) for y in (one, other)]
+            losses = [nn.functional.cross_entropy(y, targets.flatten()).item() for y in logits]
             same = (one.argmax(-1) == other.argmax(-1)).double().mean().item()
     shown = {
         "loss of the checkpoint, original code": losses[0],
@@ -273,7 +274,7 @@ def _mask_inverted(seed: int) -> dict[str, Any]:
     found: dict[str, dict[str, Any]] = {}
     for name in ("faulty", "right"):
         model = small_models.model(seed, layers=4, width=32, norm="rmsnorm", positions="rope")
-        with device.single_thread(), inverted_masks() if name == "faulty" else _nothing():
+        with device.single_thread(), inverted_masks() if name == "faulty" else nullcontext():
             history = training.train(model, batches, 250, lr=RATE, seed=1000 + seed, warmup=25, floor=0.0, clip=1.0)
             with torch.no_grad():
                 inputs, targets, mask = held_out
@@ -295,11 +296,6 @@ def _mask_inverted(seed: int) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
-
-
 class AlphaOnBranch(nn.Module):
     """The sublayer of a DeepNorm block with α where it does not belong: N(x + α F(x))."""
 
@@ -316,7 +312,8 @@ def _alpha_on_branch(seed: int) -> dict[str, Any]:
     for name in ("faulty", "right"):
         found[name] = []
         for factor in (1.0, 2.0):
-            model = small_models.model(seed, layers=8, width=32, norm="layernorm", placement="deepnorm", init="deepnorm")
+            options = {"layers": 8, "width": 32, "placement": "deepnorm", "init": "deepnorm"}
+            model = small_models.model(seed, **options)
             for residual in [module for module in model.modules() if isinstance(module, Residual)]:
                 alpha = factor * residual.alpha
                 residual.alpha = alpha

@@ -165,7 +165,8 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"--questions must be at least 1, got {options.questions}")
     pool = fitting(interview.questions(), options.tier, options.level, options.minutes)
     if not pool:
-        print("normlab interview: no question fits; ask for another tier or level, or for more minutes", file=sys.stderr)
+        problem = "no question fits; ask for another tier or level, or for more minutes"
+        print(f"normlab interview: {problem}", file=sys.stderr)
         return 2
     drawn = random.Random(options.seed).sample(pool, min(options.questions, len(pool)))
     rounds: list[Round] = []
