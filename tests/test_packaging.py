@@ -121,7 +121,7 @@ def test_import_is_light():
 
 
 def test_plain_modules_import_without_torch():
-    plain = ["page", "record", "cli", "ledger", "interview", "interview.expressions"]
+    plain = ["page", "record", "cli", "ledger", "interview", "interview.expressions", "interview.mock", "interview.practice"]
     blocked = "import sys\nfor m in ('torch', 'numpy', 'matplotlib', 'IPython'): sys.modules[m] = None\n"
     for name in plain:
         result = run_python(blocked + f"from normlab.{name} import *")

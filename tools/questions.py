@@ -3,7 +3,7 @@
     python tools/questions.py
 
 evaluates the expressions in its texts, checks every question and writes what comes out into the package. The Sphinx
-extension calls `read_questions`. Needs PyYAML, not torch.
+extension calls `read_questions`, `read_marked` and `read_quiz`. Needs PyYAML, not torch.
 """
 
 import importlib
@@ -19,9 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent
 MIME = "application/vnd.normlab.claim+json"
 
 
-def read_source(root: Path) -> list[dict]:
-    """The questions as they are written."""
-    return yaml.safe_load((root / "book" / "interview" / "questions.yml").read_text(encoding="utf-8"))
+def read_source(root: Path, file: str = "questions.yml") -> list[dict]:
+    """The items of a file in book/interview as they are written."""
+    return yaml.safe_load((root / "book" / "interview" / file).read_text(encoding="utf-8"))
 
 
 def read_lines(root: Path) -> dict[str, str]:
@@ -44,18 +44,21 @@ def package(root: Path, name: str):
         sys.path.remove(str(root / "src"))
 
 
+def read_sentences(root: Path) -> dict[str, str]:
+    """The claims' sentences by id."""
+    claims = yaml.safe_load((root / "book" / "claims.yml").read_text(encoding="utf-8"))
+    return {claim["id"]: claim["sentence"] for claim in claims}
+
+
 def evaluator(root: Path) -> Callable[[str], str]:
     """What puts numbers into a text. Raises ValueError for an expression that fails."""
-    expressions, lines = package(root, "interview.expressions"), read_lines(root)
-    claims = yaml.safe_load((root / "book" / "claims.yml").read_text(encoding="utf-8"))
-    sentences = {claim["id"]: claim["sentence"] for claim in claims}
+    expressions, lines, sentences = package(root, "interview.expressions"), read_lines(root), read_sentences(root)
     return lambda text: expressions.evaluate(text, lines, sentences)
 
 
-def read_questions(root: Path) -> list[dict]:
-    """The questions with their numbers. Raises ValueError for one that does not fit the schema."""
-    interview, evaluate = package(root, "interview"), evaluator(root)
-    claims = yaml.safe_load((root / "book" / "claims.yml").read_text(encoding="utf-8"))
+def read_evaluated(root: Path, file: str, kind: str) -> list[dict]:
+    """The items of a file in book/interview with their numbers; ``kind`` is what an item is called in errors."""
+    evaluate = evaluator(root)
 
     def evaluated(value, where: str):
         if isinstance(value, dict):
@@ -67,11 +70,30 @@ def read_questions(root: Path) -> list[dict]:
         except ValueError as problem:
             raise ValueError(f"{where}: {problem}") from None
 
-    items = [evaluated(item, f"question {item.get('id')!r}") for item in read_source(root)]
+    return [evaluated(item, f"{kind} {item.get('id')!r}") for item in read_source(root, file)]
+
+
+def read_questions(root: Path) -> list[dict]:
+    """The questions with their numbers. Raises ValueError for one that does not fit the schema."""
+    items = read_evaluated(root, "questions.yml", "question")
     for item in items:  # a line of Chinese ends without a space
         if isinstance(item.get("zh"), str):
             item["zh"] = re.sub(r"(?<=[，。；：、？！）”])\s+", "", item["zh"])
-    interview.validate(items, {claim["id"] for claim in claims})
+    package(root, "interview").validate(items, read_sentences(root).keys())
+    return items
+
+
+def read_marked(root: Path) -> list[dict]:
+    """The marked answers with their numbers. Raises ValueError for one that does not fit the schema."""
+    items = read_evaluated(root, "marked.yml", "marked answer")
+    package(root, "interview.practice").validate_marked(items, read_sentences(root).keys())
+    return items
+
+
+def read_quiz(root: Path) -> list[dict]:
+    """The quiz with its numbers. Raises ValueError for a question that does not fit the schema."""
+    items = read_evaluated(root, "quiz.yml", "quiz question")
+    package(root, "interview.practice").validate_quiz(items, read_sentences(root).keys())
     return items
 
 

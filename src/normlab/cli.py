@@ -1,5 +1,5 @@
 """The console script ``normlab``, one word a task: ``normlab record``, ``normlab bench``, ``normlab inspect``,
-``normlab drill``."""
+``normlab drill``, ``normlab interview``."""
 
 import argparse
 import sys
@@ -12,6 +12,7 @@ COMMANDS = {
     "bench": "time the norms against torch, and a small Llama against transformers",
     "inspect": "say which norms a model has, how they compute and where they stand",
     "drill": "coding drills: check a function of yours and name its mistake",
+    "interview": "a mock interview: answer aloud, grade yourself, see what to revise",
 }
 
 
@@ -47,6 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from normlab.drills import command as drills
 
             return drills.main(arguments[1:])
+        case "interview":
+            from normlab.interview import mock
+
+            return mock.main(arguments[1:])
     from normlab.inspection import command as inspection
 
     return inspection.main(arguments[1:])

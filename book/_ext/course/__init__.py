@@ -7,6 +7,9 @@ mathematics    formulas rendered to HTML at build time; a bad formula is a warni
 outputs        notebook outputs next to their nodes: alt texts, claims
 questions      the question bank: the directives ``{questions}``, ``{question-index}``
 takeaway       the directive ``{takeaway}``: the one-page sheet and the Anki deck
+mock           the directive ``{mock-interview}``: questions, rubric points and steps for its script
+practice       cards to decide first: the directives ``{marked-answers}``, ``{quiz}``
+rounds         the directive ``{round}``: placements, faulty runs and claims to decide
 calculator     the directive ``{calculator}``: the tables and the script of its page
 checklist      the directives ``{checklist…}``: what to do before Monday, with its minutes
 api            the directive ``{api}``: the package's reference, from its docstrings
@@ -36,23 +39,29 @@ from . import (
     drills,
     house,
     mathematics,
+    mock,
     moved,
     offline,
     outputs,
+    practice,
     questions,
+    rounds,
     search,
     storage,
     takeaway,
 )
 
 PARTS = (
-    api, buttons, calculator, checklist, claims, drills, house, mathematics, moved, offline, outputs, questions, search,
-    storage, takeaway,
+    api, buttons, calculator, checklist, claims, drills, house, mathematics, mock, moved, offline, outputs, practice,
+    questions, rounds, search, storage, takeaway,
 )
 
 # What the interview pages are made from.
-INTERVIEW = ("src/normlab/ledger.py", "src/normlab/interview/*.py", "tools/questions.py", "tools/sheet.py", "tools/deck.py",
-             "book/interview/*.yml", "book/interview/*.typ")
+INTERVIEW = (
+    "src/normlab/ledger.py", "src/normlab/interview/*.py", "src/normlab/interview/*.json",
+    "src/normlab/records/faulty_runs.json", "tools/questions.py", "tools/sheet.py", "tools/deck.py",
+    "book/interview/*.yml", "book/interview/*.typ",
+)
 
 
 def _fingerprint(root: Path) -> str:
