@@ -17,6 +17,7 @@ CHAPTERS = sorted((ROOT / "notebooks").glob("0*.ipynb"))
 CLAIM = "application/vnd.normlab.claim+json"
 
 MOST_WORDS, MOST_WORDS_OF = 3300, {"05_placement": 3000}
+MOST_WORDS_IN_FRONT = 700
 ANSWERS = {"thirty seconds": 75, "three minutes": 420}  # words at most
 MOST_TRAPS = 8
 WITH_MUCH_TO_SHOW = ("05", "06", "07", "08")
@@ -472,3 +473,11 @@ def test_the_glossary_is_read():
 
 def test_two_links_in_one_line_are_both_seen():
     assert list(term_faults(["{term}`logits <logit>` and {term}`MLP` and `code` of a logit and an MLP"], GLOSSARY)) == []
+
+
+def test_the_front_page_is_short_and_has_three_ways_in():
+    front = (ROOT / "book" / "intro.md").read_text(encoding="utf-8")
+    assert length_faults([front], MOST_WORDS_IN_FRONT) == []
+    for way in ("**I read.**", "**I run.**", "**I have an interview on Monday.**"):
+        paragraph = front.split(way)[1].split("\n\n")[0]
+        assert re.search(r"\]\([^)]+\)", paragraph), way
