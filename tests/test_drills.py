@@ -804,6 +804,9 @@ def test_the_command_line(tmp_path, capsys):
         "import torch\n\ndef dyt(x, alpha, weight, bias):\n    return alpha * torch.tanh(x) * weight + bias\n"
     )
     assert cli.main(["drill", "dyt", str(good)]) == 0 and "dyt: passed" in capsys.readouterr().out
+    assert cli.main(["drill", "dyt", str(bad)]) == 1
+    told = capsys.readouterr().out
+    assert "alpha_outside" not in told and "--level 2 names the mistake" in told
     assert cli.main(["drill", "dyt", str(bad), "--level", "2"]) == 1 and "alpha_outside" in capsys.readouterr().out
     assert cli.main(["drill"]) == 0
     listed = capsys.readouterr().out

@@ -67,7 +67,11 @@ def main(arguments: Sequence[str]) -> int:
 def _check(chosen: Drill, file: str, level: int) -> bool:
     if not Path(file).is_file():
         raise FileNotFoundError(f"there is no file {file}")
-    return chosen.check_loaded(lambda: _load(file, chosen.slug), level).passed
+    report = chosen.check_loaded(lambda: _load(file, chosen.slug), level)
+    if report.mistakes and level < 3:
+        more = {1: "--level 2 names the mistake, --level 3 says the fix", 2: "--level 3 says the fix"}
+        print(f"({more[level]})")
+    return report.passed
 
 
 def _check_test(chosen: Drill, file: str | None) -> TestReport:
