@@ -811,7 +811,7 @@ def test_the_command_line(tmp_path, capsys):
     assert cli.main(["drill"]) == 0
     listed = capsys.readouterr().out
     assert [line.split()[0] for line in listed.splitlines() if not line.startswith("week")] == SLUGS
-    assert "1 of 2 tries passed" in listed
+    assert "1 of 3 tries passed" in listed
     assert cli.main(["drill", "dyt"]) == 0 and "Signature: dyt(x, alpha, weight, bias)" in capsys.readouterr().out
     assert cli.main(["drill", "dyt", "--stub"]) == 0 and "NotImplementedError" in capsys.readouterr().out
     assert (

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from chromium import LAUNCH
 from course import search
-from pages import DOCUMENTS, NOTEBOOKS, PAGES, alt_texts, parsed, prose
+from pages import DOCUMENTS, KINDS, NOTEBOOKS, PAGES, alt_texts, parsed, prose
 
 DESKTOP = {"width": 1280, "height": 900}
 COMPRESSED = (".woff2", ".png", ".jpg")  # gain nothing from gzip
@@ -99,7 +99,7 @@ def assert_no_sideways_scrolling(page):
     page.set_viewport_size(DESKTOP)
 
 
-@pytest.mark.parametrize("name", [*DOCUMENTS, "search"])
+@pytest.mark.parametrize("name", [*KINDS, "search"])
 def test_a_first_visit_is_silent_and_light(browser, addresses, html, name):
     with Visit(browser) as visit:
         visit.open(f"{addresses['http']}/{name}.html")
@@ -118,7 +118,7 @@ def test_the_front_door_leads_to_the_first_page(browser, addresses, scheme):
         page.wait_for_url(f"{addresses[scheme]}/{PAGES[0]}")
 
 
-@pytest.mark.parametrize("name", [*DOCUMENTS, "search"])
+@pytest.mark.parametrize("name", [*KINDS, "search"])
 def test_page_reads_well_from_disk(browser, addresses, name):
     """Rendered mathematics, no raw markup, phone width, one search box, dark mode without plates."""
     with Visit(browser) as visit:
@@ -333,7 +333,7 @@ ON_PAPER = """() => {
 }"""
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+@pytest.mark.parametrize("name", KINDS)
 def test_a_dark_page_is_printed_dark_on_white_and_unfolded(browser, addresses, name):
     with Visit(browser, color_scheme="dark") as visit:
         page = visit.open(f"{addresses['file']}/{name}.html")
