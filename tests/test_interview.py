@@ -86,11 +86,18 @@ def test_numbers_of_deep_answers_in_another_way():
     below = next(k for k in range(20, 0, -1) if one - 2.0**-k != one)
     assert f"bfloat16 numbers are {2.0**-above:.4f} apart above and {2.0**-below:.4f} below" in shown("gains-that-stay-at-one")
 
-    total = torch.zeros((), dtype=bf16)
-    while total + one != total:
-        total = total + one
-    assert f"when it is {int(total)} times as large" in shown("gain-gradient-sum")
-    assert f"At {int(1 / torch.finfo(torch.float32).eps) * 2:,} equal addends" in shown("gain-gradient-sum")
+    def stalls_at(addend):
+        """The running sum that equal addends no longer move, over one of them."""
+        total = torch.zeros((), dtype=bf16)
+        while total + addend != total:
+            total = total + addend
+        return (total / addend).item()
+
+    ratios = [stalls_at(torch.tensor(value, dtype=bf16)) for value in (1.0, 1.01, 1.25, 1.5, 1.75, 1.99, 0.3)]
+    assert ratios[0] == min(ratios) == 256 and 500 < max(ratios) <= 512
+    assert "when it is 256 to 512 times as large as one, for ones at 256:" in shown("gain-gradient-sum")
+    single = int(1 / torch.finfo(torch.float32).eps) * 2
+    assert f"For ones at {single:,}, for other equal addends by twice" in shown("gain-gradient-sum")
 
     sizes = torch.arange(1, 2000) / 100
     sums = (4096 * sizes.double() ** 2).to(half)

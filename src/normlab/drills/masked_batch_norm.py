@@ -70,7 +70,7 @@ DRILL = Drill(
             "var_of_zeroed",
             "pad",
             {"(x - mean) * real": "x * real - mean"},
-            "You mask before centering: each padded slot adds mean² to the variance.",
+            "You mask before centering: each padded slot adds mean² to the squares.",
             "Center, then mask, then square.",
         ),
         Mistake(

@@ -18,7 +18,8 @@ DRILL = Drill(
     "is how many bytes of activations the norms read and write in one forward pass over the tokens, if each fused norm "
     "reads its input once and writes its output once.",
     minutes=4,
-    why="Norms hold less than a ten-thousandth of Llama 2 7B's parameters and still move every activation.",
+    why="Norms hold less than a ten-thousandth of Llama 2 7B's parameters and read and write the whole stream "
+    "before every sublayer.",
     hints=(
         "A gain is a vector as wide as the stream.",
         "How often does a norm touch the activations?",

@@ -107,7 +107,7 @@ DRILL = Drill(
             "second_skip_from_x",
             "random",
             {"h + mlp": "x + mlp"},
-            "The second skip starts from the block's input: attention's output is lost.",
+            "The second skip starts from the block's input: attention's output drops out of the stream.",
             "Add the mlp's output to the stream after attention.",
         ),
         Mistake(

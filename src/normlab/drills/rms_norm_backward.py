@@ -149,7 +149,7 @@ DRILL = Drill(
             {".flatten(0, -2).sum(0)": ".sum(0)"},
             "You sum dweight over the first axis only.",
             "Reduce over every axis but the last.",
-            story="In Megatron-LM #1446 the gradients of final_layernorm differed between ranks that share the tokens.",
+            story="Megatron-LM #1446 reports gradients of final_layernorm that differ on ranks sharing the tokens.",
         ),
         Mistake(
             "dw_not_reduced",

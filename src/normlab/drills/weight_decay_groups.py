@@ -80,7 +80,6 @@ DRILL = Drill(
             {"p.dim() < 2 or id(p) in of_norms": "False"},
             "Every tensor decays, gains of norms included.",
             "Leave out what has fewer than two axes and what belongs to a norm.",
-            story="minGPT's gains decayed (#23).",
         ),
         Mistake(
             "only_bias_name",
@@ -102,6 +101,8 @@ DRILL = Drill(
             {"p.dim() < 2 or id(p) in of_norms": '"bias" in name or "norm" in name.lower()'},
             "You go by names: a norm that is called ln_f decays.",
             "Go by the type of the module.",
+            story="minGPT left out LayerNorm.weight, but its gains were called ln1, ln2 and ln_f, and decayed "
+            "(#16, #23).",
         ),
         Mistake(
             "bias_ends_and_norm_names",
