@@ -27,6 +27,7 @@ def _documents(node) -> list[str]:
 
 DOCUMENTS = _documents(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8")))
 NOTEBOOKS = [name for name in DOCUMENTS if (ROOT / f"{name}.ipynb").exists()]
+CHAPTERS = [name for name in NOTEBOOKS if not name.startswith("notebooks/drills/")]
 PAGES = [f"{name}.html" for name in DOCUMENTS]
 # The drills' pages are made by one directive: those with the most and the fewest mistakes stand for all in a browser.
 KINDS = [

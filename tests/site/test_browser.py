@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from chromium import LAUNCH
 from course import search
-from pages import DOCUMENTS, KINDS, NOTEBOOKS, PAGES, alt_texts, parsed, prose
+from pages import CHAPTERS, DOCUMENTS, KINDS, NOTEBOOKS, PAGES, alt_texts, parsed, prose
 
 DESKTOP = {"width": 1280, "height": 900}
 COMPRESSED = (".woff2", ".png", ".jpg")  # gain nothing from gzip
@@ -252,7 +252,7 @@ def test_queries_are_cut_as_the_index_is(browser, addresses):
         assert page.evaluate("texts => texts.map(splitQuery)", texts) == [search.words(text) for text in texts]
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
+@pytest.mark.parametrize("name", CHAPTERS)
 def test_search_finds_a_number_in_a_table(hits, html, name):
     texts = [cell.text for cell in parsed(html / f"{name}.html").select("article .cell_output td + td")]
     assert name in hits(next(found[0] for text in texts if (found := re.search(r"\d+\.\d+", text))))

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
-from pages import DOCUMENTS, NOTEBOOKS, alt_texts, identifiers, is_stale, notebook, parsed, stray_dollars
+from pages import CHAPTERS, DOCUMENTS, NOTEBOOKS, alt_texts, identifiers, is_stale, notebook, parsed, stray_dollars
 
 
 def test_a_change_of_any_source_makes_the_book_stale(tmp_path):
@@ -81,7 +81,7 @@ def test_every_image_has_an_alt_text(html, name):
         assert file.name not in alt and file.stem not in alt
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
+@pytest.mark.parametrize("name", CHAPTERS)
 def test_alt_texts_are_those_of_the_notebook(html, name):
     shown = [image["alt"] for image in article(html, name).select("div.cell_output img")]
     assert shown == alt_texts(name)
