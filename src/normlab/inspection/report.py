@@ -47,7 +47,8 @@ class SublayerReport:
     ``placement`` is None for a wiring without a name; ``formula`` says what was seen: x stream, F sublayer, N norm
     before it or on the stream, O norm of its output. ``inner_norms`` are those inside F, other than QK-norms.
     ``shares_norm``: N is also the norm of the sublayer in parallel. ``hidden_norm``: F begins or ends with a norm of
-    its own, one written out by hand or not on just what F reads or returns, so that the placement cannot be told.
+    its own, one that was not recognized or is not on just what F reads or returns, so that the placement cannot be
+    told. ``unknown_qk_norm``: queries, keys or their products are normed in a way that was not recognized.
     """
 
     kind: str
@@ -59,6 +60,7 @@ class SublayerReport:
     inner_norms: tuple[NormReport, ...] = ()
     shares_norm: bool = False
     hidden_norm: bool = False
+    unknown_qk_norm: bool = False
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,7 @@ def _block(block: Block) -> BlockReport:
                 tuple(n.report for n in sublayer.inner_norms if n not in at_attention),
                 sublayer.shares_norm,
                 sublayer.hidden_norm,
+                sublayer.attention is not None and sublayer.attention.unknown_norm,
             )
         )
     return BlockReport(tuple(sublayers), block.unknown)
@@ -293,7 +296,9 @@ class _Text:
         parts += [f"O = {self.norm(found.output_norm)}"] if found.output_norm else []
         parts += ["F begins or ends with a norm of its own"] if found.hidden_norm else []
         parts += [f"QK-norm {self.qk_norm(found.qk_norm)}"] if found.qk_norm else []
-        if found.kind == "attention" and not found.qk_norm:
+        if found.unknown_qk_norm:
+            parts.append("QK-norm unknown: something like one is written out and was not recognized")
+        elif found.kind == "attention" and not found.qk_norm:
             parts.append("no QK-norm")
         parts += [f"inside F {', '.join(map(self.norm, found.inner_norms))}"] if found.inner_norms else []
         return "; ".join(parts)

@@ -21,7 +21,7 @@ _PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_grouped
 _SOFTMAX = {"_softmax", "_safe_softmax", "softmax"}
 # Signs of a norm that is written out in a sublayer instead of being a module or a call of torch's functional norms.
 _NORMALIZING = {"rsqrt", "sqrt", "var", "var_mean", "std", "linalg_vector_norm", "norm", "native_layer_norm"}
-_NORMALIZING |= {"native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "_fused_rms_norm"}
+_NORMALIZING |= {"native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "_fused_rms_norm", "reciprocal"}
 
 
 class Unknown(Exception):
@@ -30,10 +30,14 @@ class Unknown(Exception):
 
 @dataclass(eq=False)
 class Norm:
-    """A norm at work: what went in, what came out, and what the module was found to compute."""
+    """A norm at work: what went in, what came out, and what the module was found to compute.
+
+    ``written``: the operations of one that is written out, empty for a module.
+    """
 
     call: Call
     report: NormReport
+    written: frozenset[Node] = frozenset()
 
     @property
     def source(self) -> Node:
@@ -43,13 +47,18 @@ class Norm:
     def output(self) -> Node:
         return self.call.outputs[0]
 
+    def covers(self, node: Node) -> bool:
+        """True if the operation is part of the norm."""
+        return node in self.written if self.written else self.call.start <= node.index < self.call.end
+
 
 @dataclass(eq=False)
 class Attention:
     """The scores of an attention as they enter the softmax, and the three tensors around them.
 
     ``norms`` are those between a projection and its query, key or value. ``after_rotation`` tells whether queries and
-    keys are normed behind the rotary embedding, None where no rotation or no norm was seen.
+    keys are normed behind the rotary embedding, None where no rotation or no norm was seen. ``unknown_norm``: something
+    between the projections and the softmax looks like a part of a norm that was not recognized.
     """
 
     logits: Node
@@ -58,6 +67,7 @@ class Attention:
     value: Node | None
     norms: dict[str, list[Norm]] = field(default_factory=dict)
     after_rotation: bool | None = None
+    unknown_norm: bool = False
 
 
 @dataclass(eq=False)
@@ -108,6 +118,11 @@ def _scaled(factor: float | None, text: str) -> str:
     if factor == 1:
         return text
     return f"g * {text}" if factor is None else f"{factor:.4g} {text}"
+
+
+def is_handed_through(node: Node) -> bool:
+    """True for views, copies and casts."""
+    return node.op in _SAME
 
 
 def root(node: Node, norms: Container[Node], x: Node | None = None) -> Node:
@@ -335,6 +350,10 @@ class _Peeler:
     def find_attention_norms(self, attention: Attention, norms: list[Norm]) -> None:
         """Which of the norms stand between a projection and its query, key or value, and where the rotation is."""
         rotated = []
+        between = self.closure(attention.logits, self.ends_a_branch)
+        for end in (attention.query, attention.key):
+            between |= self.closure(end, self.ends_a_branch)
+        attention.unknown_norm = any(self.depends.get(n, False) and self.is_unknown_norm(n) for n in between)
         for name in ("query", "key", "value"):
             end = getattr(attention, name)
             near = set() if end is None else self.closure(end, self.ends_a_branch)
@@ -375,13 +394,8 @@ class _Peeler:
         It is one that is written out instead of being a module, or that does not act on just what the branch reads or
         returns.
         """
-        spans = [(n.call.start, n.call.end) for n in self.norms]
         signs = {n.output for n in sublayer.inner_norms}
-        signs |= {
-            n
-            for n in sublayer.region
-            if _is_normalizing(n) and self.depends.get(n, False) and not any(s <= n.index < e for s, e in spans)
-        }
+        signs |= {n for n in sublayer.region if self.depends.get(n, False) and self.is_unknown_norm(n)}
         if not signs:
             return False
         behind_products = self.closure(sublayer.output, self.ends_a_branch)
@@ -390,6 +404,11 @@ class _Peeler:
             if self.is_stream(node) or node.op not in _PRODUCTS and any(p in before_products for p in node.parents):
                 before_products.add(node)
         return bool(signs & (behind_products | before_products))
+
+
+    def is_unknown_norm(self, node: Node) -> bool:
+        """True for an operation that norms are made of and that is part of none of the known ones."""
+        return _is_normalizing(node) and not any(norm.covers(node) for norm in self.norms)
 
 
 def _mixes_tokens(sublayer: Sublayer) -> bool | None:
@@ -409,7 +428,13 @@ def _mixes_tokens(sublayer: Sublayer) -> bool | None:
 
 
 def _is_normalizing(node: Node) -> bool:
-    return node.op in _NORMALIZING or (node.op == "pow" and node.args[1] in (0.5, -0.5))
+    if node.op == "pow":
+        exponent = _number(node.args[1])
+        return exponent in (0.5, -0.5)
+    if node.op in ("div", "div_") and len(node.parents) == 2:  # vectors by one number each
+        divisor = root(node.parents[1], ())
+        return bool(divisor.op) and 1 < divisor.value.numel() < node.value.numel()
+    return node.op in _NORMALIZING
 
 
 def _is_sum(node: Node) -> bool:

@@ -23,7 +23,8 @@ class Node:
 
     ``args`` are the operation's arguments in order, tensors as nodes; ``parents`` are the nodes among them. ``index``
     is its place in the order of operations, -1 for what was there before. Where a write in place has overwritten the
-    tensor, ``value`` is a copy.
+    tensor, ``value`` is a copy. ``function`` runs the operation again; ``number`` is the tensor's place among its
+    results. It is None where a write in place changed the tensor through a view.
     """
 
     op: str
@@ -31,6 +32,8 @@ class Node:
     args: tuple = ()
     options: dict[str, Any] = field(default_factory=dict)
     index: int = -1
+    function: Callable[..., Any] | None = None
+    number: int = 0
     parents: list["Node"] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,12 +73,13 @@ class FunctionalNorm(nn.Module):
 
 @dataclass(repr=False)
 class Trace:
-    """What :func:`trace` saw: the model's call with all calls below it, and the model's output."""
+    """What :func:`trace` saw: the model's call with all calls below it, the model's output, and all nodes in order."""
 
     model: nn.Module
     root: Call
     output: Any
     nodes: dict[int, Node]
+    made: list[Node]
 
     def node(self, tensor: Tensor) -> Node | None:
         """The last node of a tensor that the run has seen, None for another."""
@@ -100,7 +104,7 @@ def trace(model: nn.Module, *args: Any, **kwargs: Any) -> Trace:
         stack.enter_context(_Functions(recorder))
         output = model(*map(_tracked, args), **{name: _tracked(value) for name, value in kwargs.items()})
     (root,) = recorder.top.children
-    return Trace(model, root, output, recorder.nodes)
+    return Trace(model, root, output, recorder.nodes, recorder.made)
 
 
 def _tracked(value: Any) -> Any:
@@ -134,6 +138,7 @@ class _Recorder(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.nodes: dict[int, Node] = {}
+        self.made: list[Node] = []
         self.count = 0
         self.overwritten: list[Tensor] = []
         self.top = Call(nn.Module(), 0)
@@ -151,12 +156,12 @@ class _Recorder(TorchDispatchMode):
         taken = self._as_nodes(args), self._as_nodes(kwargs)
         output = func(*args, **kwargs)
         name = func.overloadpacket.__name__
-        for tensor in _flat(output, Tensor):
-            self._add(name, tensor, *taken)
+        for number, tensor in enumerate(_flat(output, Tensor)):
+            self._add(name, tensor, *taken, func, number)
         for argument, value in zip(func._schema.arguments, args):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 for tensor in _flat(value, Tensor):
-                    self._write(name, tensor, *taken)
+                    self._write(name, tensor, *taken, func)
         self.count += 1
         return output
 
@@ -169,12 +174,13 @@ class _Recorder(TorchDispatchMode):
             return {key: self._as_nodes(item) for key, item in structure.items()}
         return structure
 
-    def _add(self, op, tensor, args, options):
-        self.nodes[id(tensor)] = Node(op, tensor, args, options, self.count)
+    def _add(self, op, tensor, args, options, function=None, number=0):
+        node = self.nodes[id(tensor)] = Node(op, tensor, args, options, self.count, function, number)
+        self.made.append(node)
 
-    def _write(self, op, tensor, args, options):
+    def _write(self, op, tensor, args, options, function):
         """A write in place: the tensor gets a new node, and so does the one whose view it is."""
-        self._add(op, tensor, args, options)
+        self._add(op, tensor, args, options, function)
         base = tensor._base
         if base is not None:
             self.count += 1

@@ -11,6 +11,7 @@ from torch import nn
 from normlab.inspection.norm_probe import NormReport, measure
 from normlab.inspection.sublayers import Norm, Sublayer, Unknown, root, sublayers
 from normlab.inspection.trace import Call, Node, Trace, trace
+from normlab.inspection.written_out import written_norms
 
 
 @dataclass(eq=False)
@@ -53,7 +54,8 @@ class Wiring:
 
     def __init__(self, run: Trace):
         self.run = run
-        self.norms = list(_norms(run.root, {}))
+        modules = list(_norms(run.root, {}))
+        self.norms = sorted(modules + written_norms(run.made, modules), key=lambda norm: norm.call.start)
         self.by_output = {norm.output: norm for norm in self.norms}
         self._norm_calls = {norm.call for norm in self.norms}
         self._containers = _container_of_each_element(run.model)

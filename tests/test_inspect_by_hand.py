@@ -1,0 +1,193 @@
+"""``normlab.inspect`` on models as people write them: the right answer stands in each model's few lines of code."""
+
+import pytest
+import torch
+from draw import normal
+from torch import nn
+from torch.nn import functional as F
+
+import normlab
+from normlab.attention import QKNorm
+from normlab.inspection.norm_probe import Cast, Gain
+from normlab.norms import NormKind
+from normlab.placement import Placement
+
+LN, RMS, SCALE = NormKind.LAYERNORM, NormKind.RMSNORM, NormKind.SCALENORM
+PRE, POST, PERI, OUTPUT, NONE = (Placement(p) for p in ("pre", "post", "peri", "output", "none"))
+
+
+def rms(x, eps=1e-6):
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+
+
+def standardized(x):
+    return (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+
+
+def by_einsum(x):
+    x = x.flatten(0, -2)
+    return x / (torch.einsum("nd,nd->n", x, x) / x.shape[-1] + 1e-5).sqrt()[:, None]
+
+
+def in_place(x):
+    return x.clone().mul_(torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+NORMS = {  # the norm of x with a stored w, and what it is
+    "rms": (lambda x, w: rms(x), RMS, Gain.NONE, 1e-6),
+    "rms w": (lambda x, w: w * rms(x), RMS, Gain.WEIGHT, 1e-6),
+    "rms 1 + w": (lambda x, w: (1 + w) * rms(x, 1e-5), RMS, Gain.OFFSET, 1e-5),
+    "rms exp w": (lambda x, w: rms(x) * w.exp(), RMS, Gain.NONE, 1e-6),
+    "float": (lambda x, w: (rms(x.float()) * w.float()).type_as(x), RMS, Gain.WEIGHT, 1e-6),
+    "tensor power": (lambda x, w: x * (x.square().mean(-1, keepdim=True) + 1e-6) ** torch.tensor(-0.5), RMS, Gain.NONE, 1e-6),
+    "in place": (lambda x, w: in_place(x), RMS, Gain.NONE, 1e-6),
+    "einsum": (lambda x, w: by_einsum(x).view(x.shape), RMS, Gain.NONE, 1e-5),
+    "layer": (lambda x, w: standardized(x), LN, Gain.NONE, 1e-5),
+    "layer w": (lambda x, w: standardized(x) * w + w, LN, Gain.UNKNOWN, 1e-5),
+    "normalize": (lambda x, w: F.normalize(x, dim=-1), SCALE, Gain.NONE, 1e-12),
+    "normalize w": (lambda x, w: w * x.shape[-1] ** 0.5 * F.normalize(x, dim=-1), RMS, Gain.UNKNOWN, None),
+    "l1": (lambda x, w: x / x.abs().mean(-1, keepdim=True), None, Gain.UNKNOWN, None),
+    "max": (lambda x, w: x / x.abs().amax(-1, keepdim=True), None, Gain.UNKNOWN, None),
+}
+
+
+class Attention(nn.Module):
+    """Causal attention with two heads; ``normed`` acts on queries and keys, per head or on both heads together."""
+
+    def __init__(self, normed=lambda x, w: x, joint=False):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.normed, self.joint = normed, joint
+        self.w = nn.ParameterList(nn.Parameter(torch.rand(16 if joint else 8) + 0.5) for _ in range(2))
+
+    def heads(self, x):
+        return x.unflatten(-1, (2, 8)).transpose(1, 2)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        if self.joint:
+            q, k = self.normed(q, self.w[0]), self.normed(k, self.w[1])
+        q, k, v = map(self.heads, (q, k, v))
+        if not self.joint:
+            q, k = self.normed(q, self.w[0]), self.normed(k, self.w[1])
+        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+def feed_forward():
+    return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+
+
+class Block(nn.Module):
+    """x + attention(x), then ``wire(x, mlp, w)``."""
+
+    def __init__(self, wire=lambda x, f, w: x + f(x), attention=Attention):
+        super().__init__()
+        self.attention, self.mlp, self.wire = attention(), feed_forward(), wire
+        self.w = nn.Parameter(torch.rand(16) + 0.5)
+
+    def forward(self, x):
+        x = x + self.attention(x)
+        return self.wire(x, self.mlp, self.w)
+
+
+class Decoder(nn.Module):
+    """Ids, embedding, two blocks, ``close(x, w)``, head."""
+
+    def __init__(self, block=Block, open=lambda x, w: x, close=lambda x, w: x):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(11, 16), nn.Linear(16, 11)
+        self.blocks = nn.ModuleList(block() for _ in range(2))
+        self.w, self.open, self.close = nn.Parameter(torch.rand(16) + 0.5), open, close
+
+    def forward(self, ids):
+        x = self.open(self.embedding(ids), self.w)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.close(x, self.w))
+
+
+def stack_of(model, *inputs):
+    (stack,) = normlab.inspect(model, *inputs).stacks
+    return stack
+
+
+def sublayers_of(model, *inputs):
+    stack = stack_of(model, *inputs)
+    assert len(set(stack.blocks)) == 1 and not stack.blocks[0].unknown
+    return stack.blocks[0].sublayers
+
+
+def check(norm, name):
+    _, kind, gain, eps = NORMS[name]
+    assert norm.kind is kind
+    if kind is not None and name not in ("rms exp w", "layer w", "normalize w"):
+        assert norm.gain is gain and norm.cast is (None if gain is Gain.NONE else Cast.UNKNOWN)
+        assert norm.eps == pytest.approx(eps)
+
+
+# --- norms without a module -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize("name", NORMS)
+def test_queries_and_keys_normed_in_line(name, joint):
+    attention, mlp = sublayers_of(Decoder(lambda: Block(attention=lambda: Attention(NORMS[name][0], joint))))
+    assert attention.qk_norm.how is (QKNorm.JOINT if joint else QKNorm.PER_HEAD)
+    for norm in (attention.qk_norm.query, attention.qk_norm.key):
+        check(norm, name)
+    assert mlp.qk_norm is None and not mlp.inner_norms and attention.placement is NONE
+
+
+@pytest.mark.parametrize("name", NORMS)
+@pytest.mark.parametrize("placement", [PRE, POST, PERI, OUTPUT])
+def test_placements_of_norms_in_line(name, placement):
+    norm = NORMS[name][0]
+    wires = {
+        PRE: lambda x, f, w: x + f(norm(x, w)),
+        POST: lambda x, f, w: norm(x + f(x), w),
+        PERI: lambda x, f, w: x + norm(f(norm(x, w)), w),
+        OUTPUT: lambda x, f, w: x + norm(f(x), w),
+    }
+    mlp = sublayers_of(Decoder(lambda: Block(wires[placement])))[1]
+    assert mlp.placement is placement and mlp.kind == "mlp"
+    for found in filter(None, (mlp.norm, mlp.output_norm)):
+        check(found, name)
+
+
+class CosineAttention(nn.Module):
+    """The products of queries and keys are divided by both lengths, so that no vector is normed."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        lengths = q.norm(dim=-1, keepdim=True) * k.norm(dim=-1)[:, None]
+        return (10 * (q @ k.transpose(1, 2)) / lengths).softmax(-1) @ v
+
+
+def test_normed_products_of_queries_and_keys_are_unknown_not_none():
+    model = Decoder(lambda: Block(attention=CosineAttention))
+    attention = sublayers_of(model)[0]
+    assert attention.kind == "attention" and attention.unknown_qk_norm
+    assert "QK-norm unknown" in str(normlab.inspect(model)) and "no QK-norm" not in str(normlab.inspect(model))
+
+
+def test_what_looks_like_a_norm_and_is_none():
+    """Weights that sum to one, gates and cosines of positions divide or multiply vectors by one number each too."""
+
+    def wire(x, f, w):
+        gate = x.mean(-1, keepdim=True).sigmoid()
+        weights = x.relu() / x.relu().sum(-1, keepdim=True)
+        return x + f[2](gate * f[1](f[0](weights)))
+
+    mlp = sublayers_of(Decoder(lambda: Block(wire)))[1]
+    assert not mlp.inner_norms and mlp.norm is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_norms_in_line_in_other_types(dtype):
+    model = Decoder(lambda: Block(lambda x, f, w: x + f(NORMS["float"][0](x, w)))).to(dtype)
+    mlp = sublayers_of(model)[1]
+    check(mlp.norm, "float")
