@@ -33,13 +33,17 @@ def in_place(x):
     return x.clone().mul_(torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
 
 
+def by_power(x):
+    return x * (x.square().mean(-1, keepdim=True) + 1e-6) ** torch.tensor(-0.5)
+
+
 NORMS = {  # the norm of x with a stored w, and what it is
     "rms": (lambda x, w: rms(x), RMS, Gain.NONE, 1e-6),
     "rms w": (lambda x, w: w * rms(x), RMS, Gain.WEIGHT, 1e-6),
     "rms 1 + w": (lambda x, w: (1 + w) * rms(x, 1e-5), RMS, Gain.OFFSET, 1e-5),
     "rms exp w": (lambda x, w: rms(x) * w.exp(), RMS, Gain.NONE, 1e-6),
     "float": (lambda x, w: (rms(x.float()) * w.float()).type_as(x), RMS, Gain.WEIGHT, 1e-6),
-    "tensor power": (lambda x, w: x * (x.square().mean(-1, keepdim=True) + 1e-6) ** torch.tensor(-0.5), RMS, Gain.NONE, 1e-6),
+    "tensor power": (lambda x, w: by_power(x), RMS, Gain.NONE, 1e-6),
     "in place": (lambda x, w: in_place(x), RMS, Gain.NONE, 1e-6),
     "einsum": (lambda x, w: by_einsum(x).view(x.shape), RMS, Gain.NONE, 1e-5),
     "layer": (lambda x, w: standardized(x), LN, Gain.NONE, 1e-5),
@@ -191,3 +195,107 @@ def test_norms_in_line_in_other_types(dtype):
     model = Decoder(lambda: Block(lambda x, f, w: x + f(NORMS["float"][0](x, w)))).to(dtype)
     mlp = sublayers_of(model)[1]
     check(mlp.norm, "float")
+
+
+# --- norms before and behind the blocks -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "close",
+    [
+        lambda x, w: w * rms(x),
+        lambda x, w: w * rms(x[:, -1]),
+        lambda x, w: w * rms(x.mean(1)),
+        lambda x, w: 2 * (w * rms(x)) + 1,
+        lambda x, w: F.rms_norm(x[:, -1:], (16,), w, 1e-6),
+        lambda x, w: F.rms_norm(x.mean(1), (16,), w, 1e-6) * 3 + 1,
+        lambda x, w: F.rms_norm(x * 0.5, (16,), w, 1e-6),
+    ],
+)
+def test_final_norms(close):
+    stack = stack_of(Decoder(close=close))
+    assert (stack.final_norm.kind, stack.final_norm.eps) == (RMS, pytest.approx(1e-6)) and not stack.final_unknown
+    assert stack.embedding_norm is None and stack.embedding_unknown is None
+
+
+@pytest.mark.parametrize(
+    "open",
+    [
+        lambda x, w: w * rms(x),
+        lambda x, w: 4 * (w * rms(x)) + torch.arange(16.0),
+        lambda x, w: F.rms_norm(x, (16,), w, 1e-6) * torch.tensor([[1.0, 1.0, 1.0, 0.0]])[..., None],
+        lambda x, w: F.rms_norm(x, (16,), w, 1e-6).masked_fill(torch.tensor([0, 0, 0, 1]).bool()[:, None], 0.0),
+        lambda x, w: torch.cat([torch.ones_like(x[:, :1]), F.rms_norm(x, (16,), w, 1e-6)], 1),
+        lambda x, w: F.rms_norm(x, (16,), w, 1e-6) @ w.outer(w) + w,
+    ],
+)
+def test_embedding_norms(open):
+    stack = stack_of(Decoder(open=open))
+    assert (stack.embedding_norm.kind, stack.embedding_norm.eps) == (RMS, pytest.approx(1e-6))
+    assert stack.final_norm is None and stack.final_unknown is None
+
+
+def across_positions(x, w):
+    """A norm over positions and features together: no norm of a vector."""
+    return x / (x.square().mean((-2, -1), keepdim=True) + 1e-6).sqrt()
+
+
+def test_a_norm_that_is_not_recognized_is_unknown_not_none():
+    model = Decoder(open=across_positions, close=across_positions)
+    stack = stack_of(model)
+    assert stack.embedding_norm is stack.final_norm is None
+    assert "not recognized" in stack.embedding_unknown and "not recognized" in stack.final_unknown
+    text = str(normlab.inspect(model))
+    assert "embedding norm: unknown: something like a norm" in text and "final norm: unknown: something" in text
+
+
+def test_two_norms_before_the_first_block_are_not_one():
+    stack = stack_of(Decoder(open=lambda x, w: rms(x) + standardized(x)))
+    assert stack.embedding_norm is None and "several norms" in stack.embedding_unknown
+
+
+def test_positions_and_scales_are_no_norm():
+    def open(x, w):
+        places = torch.arange(x.shape[1])[:, None] / 10000 ** (torch.arange(16.0) / 16)
+        return x * torch.tensor(16.0).sqrt() + (places * (1 / (1 + w.square()))).sin()
+
+    stack = stack_of(Decoder(open=open, close=lambda x, w: 2 * x.mean(1)))
+    assert stack.embedding_norm is stack.final_norm is stack.embedding_unknown is stack.final_unknown is None
+
+
+class Returns(Decoder):
+    """What the decoder computes before its head, returned in the ways of published models."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.norm = how, nn.LayerNorm(16)
+
+    def forward(self, ids):
+        states = [self.embedding(ids)]
+        for block in self.blocks:
+            states.append(block(states[-1]))
+        last = self.norm(states[-1])
+        if self.how == "logits":
+            return self.head(last)
+        if self.how == "last normed":
+            return {"last_hidden_state": last, "hidden_states": tuple(states[:-1]) + (last,)}
+        if self.how == "last token":
+            return last[:, -1]
+        if self.how == "stream":
+            return {"logits": self.head(last), "hidden_states": tuple(states)}
+        if self.how == "one more":  # the normed state is appended to the others, as Mamba in transformers does
+            return {"logits": self.head(last), "hidden_states": (*states, last)}
+        return {"last_hidden_state": last, "hidden_states": tuple(states)}
+
+
+def test_what_is_returned():
+    hows = ("logits", "last normed", "last token", "stream", "one more", "both")
+    found = {how: normlab.inspect(Returns(how)).last_hidden.name for how in hows}
+    assert found == {
+        "logits": "NOT_RETURNED",
+        "last normed": "NORMED",
+        "last token": "NORMED",
+        "stream": "STREAM",
+        "one more": "NORMED",
+        "both": "BOTH",
+    }

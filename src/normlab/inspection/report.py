@@ -11,7 +11,7 @@ from torch import nn
 from normlab.attention import QKNorm
 from normlab.inspection.norm_probe import NormReport
 from normlab.inspection.sublayers import Norm, Sublayer
-from normlab.inspection.trace import tensors
+from normlab.inspection.trace import parts, tensors
 from normlab.inspection.wiring import Block, Stack, Wiring, wiring_of
 from normlab.placement import Placement
 
@@ -20,6 +20,7 @@ class LastHidden(str, Enum):
     """What the model returns as hidden state of its last layer."""
 
     NORMED = "returned behind the final norm"
+    BOTH = "returned twice: behind the final norm, and as it leaves the last block"
     STREAM = "returned as it leaves the last block"
     NOT_RETURNED = "not returned"
 
@@ -73,11 +74,17 @@ class BlockReport:
 
 @dataclass(frozen=True)
 class StackReport:
-    """A stack of blocks, and the norms right before the first and right behind the last one."""
+    """A stack of blocks, and the norms before the first and behind the last one, or why these cannot be told.
+
+    ``embedding_norm`` may be followed by sums, scales, masks and a matrix; ``final_norm`` may be on some tokens only, or
+    on their mean.
+    """
 
     blocks: tuple[BlockReport, ...]
     embedding_norm: NormReport | None
     final_norm: NormReport | None
+    embedding_unknown: str | None = None
+    final_unknown: str | None = None
 
 
 @dataclass(frozen=True)
@@ -155,6 +162,8 @@ def _stack(stack: Stack) -> StackReport:
         tuple(_block(block) for block in stack.blocks),
         _report(stack.embedding_norm),
         _report(stack.final_norm),
+        stack.embedding_unknown,
+        stack.final_unknown,
     )
 
 
@@ -241,18 +250,24 @@ def _qk_norm(sublayer: Sublayer) -> QKNormReport | None:
 
 
 def _last_hidden(wiring: Wiring) -> LastHidden:
-    """The last of the returned tensors that is the stream behind the last block, or that normed."""
-    found = LastHidden.NOT_RETURNED
-    if wiring.stacks:
-        stack = wiring.stacks[-1]
-        for tensor in tensors(wiring.run.output):
-            node = wiring.run.node(tensor)
-            node = node and wiring.root(node)
-            if node is not None and node is wiring.root(stack.blocks[-1].y):
-                found = LastHidden.STREAM
-            elif node is not None and stack.final_norm is not None and node is stack.final_norm.output:
-                found = LastHidden.NORMED
-    return found
+    """What the returned values end in: the stream behind the last block, or that normed.
+
+    Each value counts by its last tensor that is one of the two, so that of a tuple of all hidden states only the last
+    counts.
+    """
+    if not wiring.stacks:
+        return LastHidden.NOT_RETURNED
+    stack = wiring.stacks[-1]
+    stream = wiring.root(stack.blocks[-1].y)
+    normed = set() if stack.final_norm is None else wiring.lightly_reached(stack.final_norm.output)
+    found = set()
+    for value in parts(wiring.run.output):
+        nodes = [wiring.root(node) for node in map(wiring.run.node, tensors(value)) if node is not None]
+        kinds = [LastHidden.NORMED if n in normed else LastHidden.STREAM for n in nodes if n in normed or n is stream]
+        found |= set(kinds[-1:])
+    if len(found) == 2:
+        return LastHidden.BOTH
+    return found.pop() if found else LastHidden.NOT_RETURNED
 
 
 class _Text:
@@ -268,15 +283,15 @@ class _Text:
             lines.append("  structure unknown: no stack of residual blocks was recognized")
         for number, stack in enumerate(self.report.stacks, 1):
             title = f"  stack {number}, " if len(self.report.stacks) > 1 else "  "
-            lines.append(f"{title}embedding norm: {self.norm(stack.embedding_norm)}")
+            lines.append(f"{title}embedding norm: {self.norm(stack.embedding_norm, stack.embedding_unknown)}")
             lines += self.blocks(stack)
-            lines.append(f"  final norm: {self.norm(stack.final_norm)}")
+            lines.append(f"  final norm: {self.norm(stack.final_norm, stack.final_unknown)}")
         lines.append(f"  last hidden state: {self.report.last_hidden.value}")
         return lines + [f"  [{number}] {norm}" for norm, number in self.numbers.items()]
 
-    def norm(self, norm: NormReport | None) -> str:
+    def norm(self, norm: NormReport | None, unknown: str | None = None) -> str:
         if norm is None:
-            return "none"
+            return f"unknown: {unknown}" if unknown else "none"
         return f"[{self.numbers.setdefault(norm, len(self.numbers) + 1)}]"
 
     def blocks(self, stack: StackReport) -> list[str]:

@@ -17,7 +17,10 @@ from normlab.inspection.trace import Call, Node
 # Operations that hand their first argument through, entry by entry.
 _SAME = {"view", "_unsafe_view", "_reshape_alias", "reshape", "alias", "detach", "clone", "_to_copy", "squeeze"}
 _SAME |= {"unsqueeze", "expand", "transpose", "permute", "t", "lift_fresh"}
-_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_grouped_mm", "_scaled_mm", "_int_mm"}
+# Operations that add to, scale, mask, cut or join vectors.
+_LIGHT = {"mul", "mul_", "div", "div_", "add", "add_", "sub", "sub_", "masked_fill", "masked_fill_", "native_dropout"}
+_LIGHT |= {"slice", "select", "index", "index_select", "gather", "cat", "split", "split_with_sizes", "unbind", "where"}
+PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_grouped_mm", "_scaled_mm", "_int_mm"}
 _SOFTMAX = {"_softmax", "_safe_softmax", "softmax"}
 # Signs of a norm that is written out in a sublayer instead of being a module or a call of torch's functional norms.
 _NORMALIZING = {"rsqrt", "sqrt", "var", "var_mean", "std", "linalg_vector_norm", "norm", "native_layer_norm"}
@@ -123,6 +126,11 @@ def _scaled(factor: float | None, text: str) -> str:
 def is_handed_through(node: Node) -> bool:
     """True for views, copies and casts."""
     return node.op in _SAME
+
+
+def is_light(node: Node) -> bool:
+    """True for what leaves vectors vectors: views and casts, sums, scales, masks, slices."""
+    return node.op in _SAME or node.op in _LIGHT
 
 
 def root(node: Node, norms: Container[Node], x: Node | None = None) -> Node:
@@ -345,7 +353,7 @@ class _Peeler:
         return found[0] if len(found) == 1 else None
 
     def ends_a_branch(self, node: Node) -> bool:
-        return node.op in _PRODUCTS or self.is_stream(node)
+        return node.op in PRODUCTS or self.is_stream(node)
 
     def find_attention_norms(self, attention: Attention, norms: list[Norm]) -> None:
         """Which of the norms stand between a projection and its query, key or value, and where the rotation is."""
@@ -401,14 +409,14 @@ class _Peeler:
         behind_products = self.closure(sublayer.output, self.ends_a_branch)
         before_products = {self.x, sublayer.read}
         for node in sorted(sublayer.region, key=lambda n: n.index):
-            if self.is_stream(node) or node.op not in _PRODUCTS and any(p in before_products for p in node.parents):
+            if self.is_stream(node) or node.op not in PRODUCTS and any(p in before_products for p in node.parents):
                 before_products.add(node)
         return bool(signs & (behind_products | before_products))
 
 
     def is_unknown_norm(self, node: Node) -> bool:
         """True for an operation that norms are made of and that is part of none of the known ones."""
-        return _is_normalizing(node) and not any(norm.covers(node) for norm in self.norms)
+        return is_normalizing(node) and not any(norm.covers(node) for norm in self.norms)
 
 
 def _mixes_tokens(sublayer: Sublayer) -> bool | None:
@@ -427,7 +435,8 @@ def _mixes_tokens(sublayer: Sublayer) -> bool | None:
     return bool(gradient.reshape(-1, read.shape[-1])[:-1].any())
 
 
-def _is_normalizing(node: Node) -> bool:
+def is_normalizing(node: Node) -> bool:
+    """True for an operation that norms are made of."""
     if node.op == "pow":
         exponent = _number(node.args[1])
         return exponent in (0.5, -0.5)

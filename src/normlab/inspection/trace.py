@@ -119,6 +119,15 @@ def tensors(structure: Any) -> list[Tensor]:
     return [t for t in _flat(structure, Tensor) if t.is_floating_point()]
 
 
+def parts(output: Any) -> list[Any]:
+    """What a model returns, taken apart once: the values of a mapping or dataclass, the items of a tuple or list."""
+    if isinstance(output, dict):
+        return list(output.values())
+    if isinstance(output, list | tuple):
+        return list(output)
+    return list(vars(output).values()) if is_dataclass(output) else [output]
+
+
 def _flat(structure: Any, kind: type) -> Iterator:
     if isinstance(structure, kind):
         yield structure

@@ -9,9 +9,15 @@ from typing import Any
 from torch import nn
 
 from normlab.inspection.norm_probe import NormReport, measure
-from normlab.inspection.sublayers import Norm, Sublayer, Unknown, root, sublayers
+from normlab.inspection.sublayers import PRODUCTS, Norm, Sublayer, Unknown, is_light, is_normalizing, root, sublayers
 from normlab.inspection.trace import Call, Node, Trace, trace
 from normlab.inspection.written_out import written_norms
+
+
+# Operations that a norm on one token, or on the mean over tokens, may stand behind; and parts of norms.
+_REDUCTIONS = {"mean", "sum", "amax", "max", "rsqrt", "sqrt", "var", "var_mean", "std", "linalg_vector_norm", "norm", "pow"}
+_REDUCTIONS |= {"square", "abs", "clamp_min", "clamp", "reciprocal"}
+_UNRECOGNIZED = "something like a norm is written out and was not recognized"
 
 
 @dataclass(eq=False)
@@ -27,11 +33,13 @@ class Block:
 
 @dataclass(eq=False)
 class Stack:
-    """Blocks one after the other, with the norms right before and right behind them."""
+    """Blocks one after the other, with the norms before and behind them, or why these cannot be told."""
 
     blocks: list[Block]
     embedding_norm: Norm | None = None
     final_norm: Norm | None = None
+    embedding_unknown: str | None = None
+    final_unknown: str | None = None
 
 
 def wiring_of(model: nn.Module, *args: Any, **kwargs: Any) -> "Wiring":
@@ -61,8 +69,10 @@ class Wiring:
         self._containers = _container_of_each_element(run.model)
         self._blocks: dict[Call, Block] = {}
         self.stacks = self._find_stacks()
+        self._users = _users(run.made)
         for stack in self.stacks:
-            self._add_outer_norms(stack)
+            self._add_embedding_norm(stack)
+            self._add_final_norm(stack)
 
     # --- stacks ---------------------------------------------------------------------------------------------------
 
@@ -113,13 +123,71 @@ class Wiring:
             return False
         return any(p.dim() > 1 for p in call.module.parameters())
 
-    def _add_outer_norms(self, stack: Stack) -> None:
-        stack.embedding_norm = self.by_output.get(self.root(stack.blocks[0].x))
+    # --- norms before and behind a stack ------------------------------------------------------------------------------
+
+    def _add_embedding_norm(self, stack: Stack) -> None:
+        """The norm between the embedding and the first block; sums, scales, masks and a matrix may follow it."""
+        first = stack.blocks[0]
+        ends = {block.y for other in self.stacks for block in other.blocks}
+        found, seen, signs = [], set[Node](), []
+        waiting = [(first.x, 0)]
+        while waiting:
+            node, matrices = waiting.pop()
+            if node in seen or (node in ends and node is not first.x):
+                continue
+            seen.add(node)
+            norm = self.by_output.get(node)
+            if norm is not None:
+                found.append(norm)
+            elif node not in ends:
+                signs += [node] if self._is_unknown_norm(node) else []
+                matrix = node.op in ("mm", "addmm")
+                if is_light(node) or node.op in _REDUCTIONS or (matrix and not matrices):
+                    waiting += [(parent, matrices + matrix) for parent in node.parents]
+        if len(found) == 1 and not signs:
+            stack.embedding_norm = found[0]
+        elif found:
+            stack.embedding_unknown = "several norms meet before the first block"
+        elif any(self._has_tokens(sign) for sign in signs):
+            stack.embedding_unknown = _UNRECOGNIZED
+
+    def _add_final_norm(self, stack: Stack) -> None:
+        """The norm behind the last block: of the whole stream, else of a part of it or of its mean over tokens."""
         last = self.root(stack.blocks[-1].y)
-        inside = [(b.call.start, b.call.end) for b in stack.blocks]
-        for norm in self.norms:
-            if self.root(norm.source) is last and not any(s <= norm.call.start < e for s, e in inside):
-                stack.final_norm = norm
+        reached = self.lightly_reached(stack.blocks[-1].y, _REDUCTIONS)
+        outside = [n for n in self.norms if not any(_inside(n, b) for other in self.stacks for b in other.blocks)]
+        exact = [norm for norm in outside if self.root(norm.source) is last]
+        near = [norm for norm in outside if norm.source in reached]
+        if exact:
+            stack.final_norm = exact[-1]
+        elif len({norm.report for norm in near}) == 1:
+            stack.final_norm = near[0]
+        elif near:
+            stack.final_unknown = "several norms stand behind the last block"
+        elif any(self._is_unknown_norm(node) for node in reached):
+            stack.final_unknown = _UNRECOGNIZED
+
+    def lightly_reached(self, node: Node, more: Collection[str] = ()) -> set[Node]:
+        """What was made from the node by views, slices, sums, masks and scales, and by the operations of ``more``.
+
+        The insides of norms and what other blocks do are left out.
+        """
+        seen, waiting = {node}, [node]
+        while waiting:
+            for user in self._users.get(waiting.pop(), ()):
+                known = user in self.by_output or any(norm.covers(user) for norm in self.norms)
+                foreign = any(b.call.start <= user.index < b.call.end for s in self.stacks for b in s.blocks)
+                if user not in seen and not known and not foreign and (is_light(user) or user.op in more):
+                    seen.add(user)
+                    waiting.append(user)
+        return seen
+
+    def _is_unknown_norm(self, node: Node) -> bool:
+        return node.value.numel() > 1 and is_normalizing(node) and not any(norm.covers(node) for norm in self.norms)
+
+    def _has_tokens(self, node: Node) -> bool:
+        """True if an embedding, a product or an input went into the node: not so for a table of positions."""
+        return any(n.op == "embedding" or n.op in PRODUCTS for n in self.behind(node, ()))
 
     def root(self, node: Node) -> Node:
         return root(node, self.by_output)
@@ -158,6 +226,19 @@ def _ends(call: Call) -> list[tuple[Node, Node]]:
         if ends:
             return ends
     return []
+
+
+def _inside(norm: Norm, block: Block) -> bool:
+    return block.call.start <= norm.call.start < block.call.end
+
+
+def _users(made: list[Node]) -> dict[Node, list[Node]]:
+    """For every node: those that were made from it."""
+    users: dict[Node, list[Node]] = {}
+    for node in made:
+        for parent in dict.fromkeys(node.parents):
+            users.setdefault(parent, []).append(node)
+    return users
 
 
 def _richness(blocks: list[Block]) -> int:
