@@ -1,5 +1,7 @@
 """``normlab.inspect`` on models as people write them: the right answer stands in each model's few lines of code."""
 
+import copy
+
 import pytest
 import torch
 from draw import normal
@@ -299,3 +301,64 @@ def test_what_is_returned():
         "one more": "NORMED",
         "both": "BOTH",
     }
+
+
+# --- models that write ------------------------------------------------------------------------------------------------
+
+
+class Writer(nn.Module):
+    """A block that keeps what it computes: in buffers, in attributes, in a list and in a dictionary."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.mlp = Attention(), feed_forward()
+        self.register_buffer("cache", torch.zeros(2, 8, 16))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long))
+        self.register_buffer("shared", self.cache)
+        self.register_buffer("last", None)
+        self.keys, self.states, self.seen, self.same = torch.ones(1), [torch.ones(2)], {"mean": torch.ones(3)}, self.cache
+
+    def forward(self, x):
+        x = x + self.attention(x)
+        self.cache[:, : x.shape[1]] = x
+        self.calls += 1
+        self.last, self.new = x, x
+        self.keys = torch.cat([self.keys, x.flatten()])
+        self.states.append(x)
+        self.states[0].add_(1)
+        self.seen["mean"] = x.mean()
+        assert self.same is self.cache is self.shared
+        return x + self.mlp(F.rms_norm(x, (16,)))
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_model_that_writes_is_left_as_it_was(train):
+    model = Decoder(Writer).train(train)
+    writer = model.blocks[0]
+    twin = copy.deepcopy(model)
+    cache, keys, states = writer.cache, writer.keys, writer.states
+    mlp = sublayers_of(model)[1]
+    assert mlp.placement is PRE
+    assert writer.cache is cache is writer.shared is writer.same and writer.keys is keys and writer.states is states
+    for mine, others in zip(model.modules(), twin.modules(), strict=True):
+        assert vars(mine).keys() == vars(others).keys()
+        for (name, buffer), (_, other) in zip(mine.named_buffers(), others.named_buffers(), strict=True):
+            assert torch.equal(buffer, other) and not buffer.requires_grad, name
+    assert writer.last is None and len(writer.states) == 1 and torch.equal(writer.states[0], torch.ones(2))
+    assert torch.equal(writer.seen["mean"], torch.ones(3)) and not hasattr(writer, "new")
+    copy.deepcopy(model)
+    ids = torch.arange(8).view(2, 4)
+    assert torch.equal(model(ids), twin(ids))
+
+
+def test_a_model_that_fails_is_left_as_it_was():
+    class Fails(Writer):
+        def forward(self, x):
+            super().forward(x)
+            raise RuntimeError("after writing")
+
+    model = Decoder(Fails)
+    with pytest.raises(RuntimeError, match="after writing"):
+        normlab.inspect(model, torch.arange(8).view(2, 4))
+    assert not model.blocks[0].cache.any() and len(model.blocks[0].states) == 1
+    copy.deepcopy(model)

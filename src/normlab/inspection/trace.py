@@ -4,6 +4,7 @@ Names of modules and attributes play no part. The trace sees each tensor operati
 follows custom autograd functions, code without modules and writes in place.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, is_dataclass
@@ -89,12 +90,15 @@ class Trace:
 def trace(model: nn.Module, *args: Any, **kwargs: Any) -> Trace:
     """Call the model with ``args`` and ``kwargs`` and keep all tensors of the run; the model is left as it was.
 
+    What it writes during the run is undone: buffers, tensors in its attributes, lists and dictionaries of them. Objects
+    of other classes, such as a cache of its own, are not followed.
     Attention by torch's scaled_dot_product_attention runs as separate operations, so that its logits can be seen.
     Autograd records the run too. Memory: everything that the run computes, as in training.
     """
     recorder = _Recorder()
     with ExitStack() as stack:
         stack.enter_context(torch.enable_grad())
+        stack.enter_context(_undone(model))
         for module in model.modules():
             for handle in recorder.watch(module):
                 stack.callback(handle.remove)
@@ -254,6 +258,44 @@ class _Functions(TorchFunctionMode):
         output = func(*args, **kwargs)
         self.recorder.close([output])
         return output
+
+
+_OWN = set(vars(nn.Module())) - {"_buffers"}  # what every module has, its parameters and submodules among it
+
+
+@contextmanager
+def _undone(model: nn.Module) -> Iterator[None]:
+    """Within the block the modules work on copies of their buffers and of tensors in their attributes."""
+    before = {module: dict(vars(module)) for module in model.modules()}
+    copies: dict[int, Any] = {}
+    try:
+        for module, attributes in before.items():
+            for name in attributes.keys() - _OWN:
+                vars(module)[name] = _copied(attributes[name], copies)
+        yield
+    finally:
+        for module, attributes in before.items():
+            for name in vars(module).keys() - attributes.keys():
+                del vars(module)[name]
+            for name in attributes.keys() - _OWN:
+                vars(module)[name] = attributes[name]
+
+
+def _copied(value: Any, copies: dict[int, Any]) -> Any:
+    """Copies of tensors and of what holds them; everything else, parameters too, as it is."""
+    if id(value) in copies:
+        return copies[id(value)]
+    copied = value
+    if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+        copied = value.detach().clone()
+    elif type(value) is list:
+        copied = [_copied(item, copies) for item in value]
+    elif type(value) is tuple:
+        copied = tuple(_copied(item, copies) for item in value)
+    elif type(value) in (dict, OrderedDict):
+        copied = type(value)((key, _copied(item, copies)) for key, item in value.items())
+    copies[id(value)] = copied
+    return copied
 
 
 @contextmanager
