@@ -362,3 +362,47 @@ def test_a_model_that_fails_is_left_as_it_was():
         normlab.inspect(model, torch.arange(8).view(2, 4))
     assert not model.blocks[0].cache.any() and len(model.blocks[0].states) == 1
     copy.deepcopy(model)
+
+
+# --- scales -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "scale, shown",
+    [
+        (lambda w: w, "g * "),
+        (lambda w: w[0], "g * "),
+        (lambda w: w[:1].exp(), "g * "),
+        (lambda w: w.exp(), "g * "),
+        (lambda w: w.sum() * torch.tensor(2.0), "g * "),
+        (lambda w: torch.tensor(0.5), "0.5 "),
+        (lambda w: torch.tensor(4.0).rsqrt(), "0.5 "),
+        (lambda w: torch.tensor([0.5, 2.0])[:1].sqrt() ** 2, None),
+    ],
+)
+def test_scales_that_are_learned_and_scales_that_are_fixed(scale, shown):
+    """A learned factor on the stream makes no DeepNorm; a part of a table of numbers is left inside F."""
+    added = sublayers_of(Decoder(lambda: Block(lambda x, f, w: x + scale(w) * f(x))))[1]
+    assert added.formula == f"x + {shown or ''}F(x)"
+    if shown is None:
+        return
+    skipped = sublayers_of(Decoder(lambda: Block(lambda x, f, w: F.layer_norm(scale(w) * x + f(x), (16,)))))[1]
+    assert skipped.formula == f"N({shown}x + F(x))"
+    assert skipped.placement is (None if shown == "g * " else Placement.DEEPNORM)
+
+
+def test_a_factor_made_from_the_input_is_no_fixed_number():
+    class Gate(Block):
+        def forward(self, x, factor):
+            x = x + self.attention(x)
+            return x + factor * self.mlp(x)
+
+    class Gated(Decoder):
+        def forward(self, ids):
+            x = self.embedding(ids)
+            factor = x.mean().sigmoid()
+            for block in self.blocks:
+                x = block(x, factor)
+            return self.head(x)
+
+    assert sublayers_of(Gated(Gate))[1].formula == "x + F(x)"

@@ -7,6 +7,7 @@ whose output is perhaps normed and scaled before it is added.
 
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -175,12 +176,12 @@ class _Peeler:
         """The norm whose output the node is, unless the node is the block's input."""
         return None if node is self.x else self.by_output.get(node)
 
-    def closure(self, node: Node, stop: Callable[[Node], bool]) -> set[Node]:
-        """The node and everything in the block that it was made from, not looking behind nodes that ``stop``."""
+    def closure(self, node: Node, stop: Callable[[Node], bool], whole: bool = False) -> set[Node]:
+        """The node and everything in the block (or the whole run) that it was made from, not behind nodes that ``stop``."""
         seen, waiting = {node}, [node]
         while waiting:
             node = waiting.pop()
-            if stop(node) or (node.op and node.index < self.start):
+            if stop(node) or (node.op and node.index < self.start and not whole):
                 continue
             for parent in node.parents:
                 if parent not in seen:
@@ -202,7 +203,8 @@ class _Peeler:
         return self.streams[node]
 
     def scale(self, node: Node) -> tuple[float | None, Node]:
-        """(c, v) if the node is a multiple c * v by a number or a stored tensor (then c is None), else (1, node)."""
+        """(c, v) if the node is a multiple c * v by a number, or by what is made of parameters (c None), else (1, node).
+        """
         factor: float | None = 1.0
         while True:
             node = self.root(node)
@@ -212,14 +214,23 @@ class _Peeler:
             if len(moving) != 1 or (node.op.startswith("div") and moving[0] is not node.args[0]):
                 return factor, node
             other = node.args[1] if moving[0] is node.args[0] else node.args[0]
-            number = _number(other)
-            if number is None and not (isinstance(other, Node) and isinstance(other.value, nn.Parameter)):
+            learned = self.is_learned(other)
+            number = None if learned else _number(other)
+            if number is None and not learned:
                 return factor, node
             if number is None or factor is None:
                 factor = None
             else:
                 factor *= 1 / number if node.op.startswith("div") else number
             node = moving[0]
+
+    def is_learned(self, other: Any) -> bool:
+        """True for a parameter, a part of one, and whatever is computed from parameters and numbers alone."""
+        if not isinstance(other, Node):
+            return False
+        leaves = [n.value for n in self.closure(other, lambda n: False, whole=True) if not n.parents and not n.op]
+        stored = [isinstance(value, nn.Parameter) for value in leaves]
+        return any(stored) and all(is_parameter or v.numel() == 1 for is_parameter, v in zip(stored, leaves))
 
     # --- from the output back to the input ----------------------------------------------------------------------------
 
@@ -450,10 +461,16 @@ def _is_sum(node: Node) -> bool:
     return node.op in ("add", "add_") and len(node.parents) == 2 and node.options.get("alpha", 1) == 1
 
 
-def _number(value) -> float | None:
-    """A Python number, or the value of a tensor with one entry."""
+def _number(value: Any) -> float | None:
+    """A Python number, or the value of a tensor with one entry that was computed from such only."""
     if isinstance(value, int | float):
         return float(value)
-    if isinstance(value, Node) and value.value.numel() == 1 and not isinstance(value.value, nn.Parameter):
-        return value.value.item()
-    return None
+    if not isinstance(value, Node) or value.value.numel() != 1:
+        return None
+    waiting = [value]
+    while waiting:
+        node = waiting.pop()
+        if node.value.numel() != 1 or isinstance(node.value, nn.Parameter):
+            return None
+        waiting += node.parents
+    return float(value.value)
