@@ -406,3 +406,73 @@ def test_a_factor_made_from_the_input_is_no_fixed_number():
             return self.head(x)
 
     assert sublayers_of(Gated(Gate))[1].formula == "x + F(x)"
+
+
+# --- attention and MLP side by side -----------------------------------------------------------------------------------
+
+
+class Fused(nn.Module):
+    """Attention and MLP in parallel, both out of one matrix (GPT-J's wiring, PaLM's projection); ``joined``: ViT-22B's
+    way out, through one matrix as well."""
+
+    def __init__(self, cut="split", joined=False):
+        super().__init__()
+        self.inward, self.cut, self.joined = nn.Linear(16, 48 + 32), cut, joined
+        self.out, self.down = nn.Linear(16, 16), nn.Linear(32, 16)
+        self.both = nn.Linear(48, 16)
+        self.w = nn.Parameter(torch.ones(16))
+
+    def forward(self, x):
+        h = self.inward(F.rms_norm(x, (16,), self.w))
+        if self.cut == "split":
+            qkv, up = h.split([48, 32], -1)
+        else:
+            qkv, up = h[..., :48], h[..., 48:]
+        q, k, v = (t.unflatten(-1, (2, 8)).transpose(1, 2) for t in qkv.chunk(3, -1))
+        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        if self.joined:
+            return x + self.both(torch.cat([mixed, F.gelu(up)], -1))
+        return x + (self.out(mixed) + self.down(F.gelu(up)))
+
+
+@pytest.mark.parametrize("cut", ["split", "slice"])
+def test_a_fused_parallel_block_has_both_of_its_sublayers(cut):
+    sublayers = sublayers_of(Decoder(lambda: Fused(cut)))
+    assert [(s.kind, s.placement, s.shares_norm) for s in sublayers] == [
+        ("attention", Placement.PARALLEL, True),
+        ("mlp", Placement.PARALLEL, True),
+    ]
+
+
+def test_one_matrix_out_of_attention_and_mlp_is_unknown():
+    for block in stack_of(Decoder(lambda: Fused(joined=True))).blocks:
+        assert block.sublayers == () and "leave through one matrix" in block.unknown
+
+
+class Local(nn.Module):
+    """Attention with a convolution of the values beside it (as in CSWin): one sublayer."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out, self.near = nn.Linear(16, 48), nn.Linear(16, 16), nn.Conv1d(16, 16, 3, padding=1, groups=16)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return x + (self.out(mixed) + self.near(v.transpose(1, 2)).transpose(1, 2))
+
+
+class Cut(Local):
+    """The same with the values cut out twice."""
+
+    def forward(self, x):
+        h = self.qkv(x)
+        q, k, v = h.chunk(3, -1)
+        mixed = F.scaled_dot_product_attention(q, k, v)
+        return x + (self.out(mixed) + self.near(h[..., 32:].transpose(1, 2)).transpose(1, 2))
+
+
+@pytest.mark.parametrize("block", [Local, Cut])
+def test_a_branch_that_reads_the_values_is_no_sublayer_of_its_own(block):
+    (attention,) = sublayers_of(Decoder(block))
+    assert (attention.kind, attention.placement) == ("attention", NONE)

@@ -22,6 +22,7 @@ _SAME |= {"unsqueeze", "expand", "transpose", "permute", "t", "lift_fresh"}
 _LIGHT = {"mul", "mul_", "div", "div_", "add", "add_", "sub", "sub_", "masked_fill", "masked_fill_", "native_dropout"}
 _LIGHT |= {"slice", "select", "index", "index_select", "gather", "cat", "split", "split_with_sizes", "unbind", "where"}
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_grouped_mm", "_scaled_mm", "_int_mm"}
+_SLICES = {"slice", "select", "split", "split_with_sizes", "unbind"}
 _SOFTMAX = {"_softmax", "_safe_softmax", "softmax"}
 # Signs of a norm that is written out in a sublayer instead of being a module or a call of torch's functional norms.
 _NORMALIZING = {"rsqrt", "sqrt", "var", "var_mean", "std", "linalg_vector_norm", "norm", "native_layer_norm"}
@@ -289,10 +290,31 @@ class _Peeler:
         total = self.root(node)
         if self.norm(total) is None and _is_sum(total) and all(self.depends.get(p, False) for p in total.parents):
             regions = [self.closure(p, self.is_stream) for p in total.parents]
-            shared = {n for n in regions[0] & regions[1] if self.depends.get(n, False) and not self.is_stream(n)}
-            if not shared and len({self.attention(region) is None for region in regions}) == 2:
+            if self.are_apart(*regions) and len({self.attention(region) is None for region in regions}) == 2:
                 return [part for parent in total.parents for part in self.summands(parent)]
         return [node]
+
+    def are_apart(self, one: set[Node], other: set[Node]) -> bool:
+        """True if two regions share nothing that moves but a product, of which they take different slices."""
+        shared = {n for n in one & other if self.depends.get(n, False) and not self.is_stream(n)}
+        cuts = [
+            {n for n in region - shared if self.depends.get(n, False) and any(p in shared for p in n.parents)}
+            for region in (one, other)
+        ]
+        if any(n.op not in _SLICES for n in cuts[0] | cuts[1]):
+            return False
+        places = [{n.value.data_ptr() for n in cut} for cut in cuts]
+        return not places[0] & places[1]
+
+    def joins_attention(self, output: Node) -> bool:
+        """True if attention and something beside it are joined to longer vectors before the branch's last product."""
+        for node in self.closure(output, self.is_stream):
+            if node.op == "cat" and self.depends.get(node, False):
+                moving = [p for p in node.parents if self.depends.get(p, False)]
+                kinds = {self.attention(self.closure(p, self.is_stream)) is None for p in moving}
+                if len(kinds) == 2:
+                    return True
+        return False
 
     def branch(self, increment: Node, stream: Node) -> Sublayer | None:
         """The branch as a sublayer on ``stream``, or None if it reads something else."""
@@ -325,6 +347,8 @@ class _Peeler:
         moving = {n for n in region if self.depends.get(n, False) and not self.is_stream(n)}
         sublayer.inner_norms = [n for n in self.norms if n.output in moving]
         sublayer.attention = self.attention(region)
+        if sublayer.attention is not None and self.joins_attention(sublayer.output):
+            raise Unknown("attention and something beside it leave through one matrix, so that they cannot be told apart")
         if sublayer.attention is not None:
             self.find_attention_norms(sublayer.attention, sublayer.inner_norms)
             sublayer.kind = "attention" if self.depends.get(sublayer.attention.key, False) else "cross-attention"
