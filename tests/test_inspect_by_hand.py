@@ -476,3 +476,78 @@ class Cut(Local):
 def test_a_branch_that_reads_the_values_is_no_sublayer_of_its_own(block):
     (attention,) = sublayers_of(Decoder(block))
     assert (attention.kind, attention.placement) == ("attention", NONE)
+
+
+# --- stacks -----------------------------------------------------------------------------------------------------------
+
+
+def pre_block():
+    return Block(lambda x, f, w: x + f(F.layer_norm(x, (16,), w)))
+
+
+class Shared(nn.Module):
+    """ALBERT's loop: a group that holds a list of layers is called again and again."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.groups, self.norm = nn.Embedding(11, 16), nn.ModuleList([Group()]), nn.LayerNorm(16)
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        for _ in range(3):
+            x = self.groups[0](x)
+        return self.norm(x)
+
+
+class Group(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([pre_block()])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_a_shared_layer_is_one_stack():
+    stack = stack_of(Shared())
+    assert len(stack.blocks) == 3 and len(set(stack.blocks)) == 1 and stack.final_norm.kind is LN
+    assert [s.placement for s in stack.blocks[0].sublayers] == [NONE, PRE]
+
+
+def test_stacks_in_a_stack_are_one():
+    halves = [nn.Sequential(pre_block(), pre_block()) for _ in range(2)]
+    stack = stack_of(nn.Sequential(nn.Embedding(11, 16), *halves, nn.RMSNorm(16)))
+    assert len(stack.blocks) == 4 and len(set(stack.blocks)) == 1
+    assert stack.final_norm.kind is RMS and stack.embedding_norm is None
+
+
+def test_stacks_with_a_norm_between_them_are_two():
+    halves = [nn.Sequential(pre_block(), pre_block()) for _ in range(2)]
+    first, second = normlab.inspect(nn.Sequential(halves[0], nn.LayerNorm(16), halves[1], nn.RMSNorm(16)), torch.randn(2, 4, 16)).stacks
+    assert (len(first.blocks), first.final_norm.kind) == (2, LN) and first.embedding_norm is None
+    assert (len(second.blocks), second.final_norm.kind, second.embedding_norm.kind) == (2, RMS, LN)
+
+
+class One(nn.Module):
+    def __init__(self, sublayer):
+        super().__init__()
+        self.norm, self.sublayer = nn.LayerNorm(16), sublayer
+
+    def forward(self, x):
+        return x + self.sublayer(self.norm(x))
+
+
+@pytest.mark.parametrize("make, kind", [(feed_forward, "mlp"), (Attention, "attention")])
+def test_blocks_of_one_sublayer_stay_blocks(make, kind):
+    rows = [nn.Sequential(*(One(make()) for _ in range(3))) for _ in range(2)]
+    for model, count in ((rows[0], 3), (nn.Sequential(*rows), 6), (nn.Sequential(nn.Embedding(11, 16), *rows), 6)):
+        inputs = () if isinstance(model[0], nn.Embedding) else (torch.randn(2, 4, 16),)
+        stack = stack_of(model, *inputs)
+        assert [[(s.kind, s.placement) for s in b.sublayers] for b in stack.blocks] == count * [[(kind, PRE)]]
+
+
+def test_a_block_of_two_residual_modules_stays_a_block():
+    (block,) = stack_of(nn.Sequential(One(Attention()), One(feed_forward())), torch.randn(2, 4, 16)).blocks
+    assert [s.kind for s in block.sublayers] == ["attention", "mlp"]

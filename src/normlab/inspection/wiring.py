@@ -81,23 +81,34 @@ class Wiring:
         richness = [_richness([self._block(call) for call in chain]) for chain in chains]
         if max(richness, default=0) < 2 and self._is_block(self.run.root):
             whole = self._block(self.run.root)  # the model is a single block
-            if len(whole.sublayers) > max(richness, default=0):
+            if len(whole.sublayers) > max(richness, default=0) and not _is_row_of(chains, whole):
                 return [Stack([whole])]
         # Where nothing was understood, only what repeats is called a stack.
         good = [c for c, rich in zip(chains, richness) if rich] or [c for c in chains if len(c) > 1]
-        return [Stack([self._block(call) for call in chain]) for chain in good]
+        stacks: list[Stack] = []
+        for chain in good:
+            blocks = [self._block(call) for call in chain]
+            if stacks and self.root(blocks[0].x) is self.root(stacks[-1].blocks[-1].y):
+                stacks[-1].blocks += blocks  # a layer used again, or a stack cut into parts
+            else:
+                stacks.append(Stack(blocks))
+        return stacks
 
     def _chains_below(self, call: Call) -> Iterator[list[Call]]:
-        """Chains of blocks: the innermost ones whose blocks have two sublayers or more, else the outermost ones."""
+        """Chains of blocks: the innermost ones whose blocks have two sublayers or more, else the outermost ones.
+
+        Inner blocks of one sublayer count if the outer one is nothing but a row of them.
+        """
         chains = self._chains(call.children)
         in_chain = {c for chain in chains for c in chain}
         for child in call.children:
             if child not in in_chain:
                 yield from self._chains_below(child)
         for chain in chains:
-            inner = [c for element in chain for c in self._chains_below(element)]
-            rich = [c for c in inner if _richness([self._block(e) for e in c]) > 1]
-            yield from rich or [chain]
+            inner = [list(self._chains_below(element)) for element in chain]
+            rich = [c for chains in inner for c in chains if _richness([self._block(e) for e in c]) > 1]
+            rows = [c for e, chains in zip(chain, inner) if _is_row_of(chains, self._block(e)) for c in chains]
+            yield from rich or rows or [chain]
 
     def _chains(self, calls: Iterable[Call]) -> list[list[Call]]:
         """Calls of like modules, each reading what the one before it returned."""
@@ -244,6 +255,12 @@ def _users(made: list[Node]) -> dict[Node, list[Node]]:
 def _richness(blocks: list[Block]) -> int:
     """The most sublayers that any of the blocks has."""
     return max((len(b.sublayers) for b in blocks), default=0)
+
+
+def _is_row_of(chains: list[list[Call]], block: Block) -> bool:
+    """True if what looks like one block is a row of blocks with one sublayer each, all of one kind."""
+    kinds = {sublayer.kind for sublayer in block.sublayers}
+    return sum(map(len, chains)) == len(block.sublayers) > 1 and len(kinds) == 1
 
 
 def _container_of_each_element(model: nn.Module) -> dict[nn.Module, nn.Module]:
