@@ -551,3 +551,85 @@ def test_blocks_of_one_sublayer_stay_blocks(make, kind):
 def test_a_block_of_two_residual_modules_stays_a_block():
     (block,) = stack_of(nn.Sequential(One(Attention()), One(feed_forward())), torch.randn(2, 4, 16)).blocks
     assert [s.kind for s in block.sublayers] == ["attention", "mlp"]
+
+
+# --- norms inside a sublayer ------------------------------------------------------------------------------------------
+
+
+class GatedNorm(nn.Module):
+    """A norm module with two inputs: the gate is multiplied before or behind the norm."""
+
+    def __init__(self, width, first):
+        super().__init__()
+        self.weight, self.first = nn.Parameter(torch.rand(width) + 0.5), first
+
+    def forward(self, x, gate):
+        if self.first:
+            return self.weight * rms(x * F.silu(gate), 1e-5)
+        return self.weight * rms(x, 1e-5) * F.silu(gate)
+
+
+class GatedMLP(nn.Module):
+    def __init__(self, first):
+        super().__init__()
+        self.up, self.gate, self.down = nn.Linear(16, 32), nn.Linear(16, 32), nn.Linear(32, 16)
+        self.norm = GatedNorm(32, first)
+
+    def forward(self, x):
+        return self.down(self.norm(self.up(x), self.gate(x)))
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_gated_norm_inside_a_sublayer_is_mentioned(first):
+    mlp = sublayers_of(Decoder(lambda: One(GatedMLP(first))))[0]
+    (norm,) = mlp.inner_norms
+    assert (mlp.placement, norm.kind, norm.width, norm.gain, norm.eps) == (PRE, RMS, 32, Gain.WEIGHT, pytest.approx(1e-5))
+
+
+class Routed(nn.Module):
+    """Two experts; what the router reads is normed, its weights are made to sum to one."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.norm, self.router = norm, nn.Linear(16, 2)
+        self.experts = nn.ModuleList(feed_forward() for _ in range(2))
+
+    def forward(self, x):
+        weights = self.router(self.norm(x)).sigmoid()
+        weights = weights / weights.sum(-1, keepdim=True)
+        return sum(weights[..., i : i + 1] * expert(x) for i, expert in enumerate(self.experts))
+
+
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(16), Function(rms), Function(lambda x: F.rms_norm(x, (16,)))])
+def test_a_norm_before_the_router_alone_leaves_the_placement_clear(norm):
+    mlp = sublayers_of(Decoder(lambda: One(Routed(norm))))[0]
+    assert mlp.placement is PRE and not mlp.hidden_norm and len(mlp.inner_norms) == 1 and mlp.kind == "mlp"
+
+
+def test_experts_that_read_a_norm_while_the_router_reads_the_stream_are_unknown():
+    """Neither Pre-Norm nor none: F reads the stream with and without a norm."""
+    wire = lambda x, f, w: x + x.mean(-1, keepdim=True).sigmoid() * f(F.rms_norm(x, (16,), w))  # noqa: E731
+    for block in stack_of(Decoder(lambda: Block(wire))).blocks:
+        assert block.sublayers == () and "reads more than that" in block.unknown
+
+
+@pytest.mark.parametrize("before", [torch.cos, lambda x: x * x.roll(1, -1)])
+def test_norms_before_every_product_make_the_placement_unclear(before):
+    class Split(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(16, 16), nn.Linear(16, 16)
+            self.norms = nn.ModuleList([nn.LayerNorm(16), nn.RMSNorm(16)])
+
+        def forward(self, x):
+            x = before(x)
+            return self.a(self.norms[0](x)) * self.b(self.norms[1](x))
+
+    mlp = sublayers_of(Decoder(lambda: One(Split())))[0]
+    assert mlp.placement is None and mlp.hidden_norm

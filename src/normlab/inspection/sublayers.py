@@ -326,9 +326,10 @@ class _Peeler:
             raise Unknown("the stream is added to itself")
         region = self.closure(output, self.is_stream)
         doors = {self.root(n) for n in region if self.depends.get(n, False) and self.is_stream(n)}
-        if len(doors) != 1:
+        read = self.common_door(doors)
+        if read is None:
             return None
-        (read,) = doors
+        region = self.closure(output, lambda n: self.root(n) is read)
         input_scale, source = self.scale(read)
         input_norm = None
         if source is not stream:
@@ -339,12 +340,31 @@ class _Peeler:
         found.input_scale, found.output_scale = input_scale, output_scale
         return found
 
+    def common_door(self, doors: set[Node]) -> Node | None:
+        """What a branch reads of the stream, if that is one tensor; from a norm of the stream others may be made by
+        norms and scales, such as what a router reads.
+        """
+        for door in doors if len(doors) == 1 else [d for d in doors if self.norm(d) is not None]:
+            if all(self.is_made_from(other, door) for other in doors):
+                return door
+        return None
+
+    def is_made_from(self, node: Node, door: Node) -> bool:
+        """True if the node is the door, or a norm or a multiple of it."""
+        while node is not door:
+            norm, (_, scaled) = self.norm(node), self.scale(node)
+            before = self.root(norm.source) if norm is not None else scaled
+            if before is node:
+                return False
+            node = before
+        return True
+
     # --- what a sublayer does -----------------------------------------------------------------------------------------
 
     def describe(self, sublayer: Sublayer) -> None:
         """Fill in what happens inside the branch."""
         region = sublayer.region
-        moving = {n for n in region if self.depends.get(n, False) and not self.is_stream(n)}
+        moving = {n for n in region if self.depends.get(n, False) and self.root(n) is not sublayer.read}
         sublayer.inner_norms = [n for n in self.norms if n.output in moving]
         sublayer.attention = self.attention(region)
         if sublayer.attention is not None and self.joins_attention(sublayer.output):
@@ -432,22 +452,25 @@ class _Peeler:
         return any(n.op and n.index < self.start for n in self.closure(node, self.is_stream))
 
     def has_hidden_norm(self, sublayer: Sublayer) -> bool:
-        """True if the branch has a norm before its first or behind its last product, so that the placement is unclear.
+        """True if the branch begins or ends with a norm, so that the placement is unclear.
 
-        It is one that is written out instead of being a module, or that does not act on just what the branch reads or
-        returns.
+        It begins with norms if all that goes into its first products passes them: a norm before a router alone does not
+        count. A norm that was not recognized counts wherever it stands before the first or behind the last product.
         """
-        signs = {n.output for n in sublayer.inner_norms}
-        signs |= {n for n in sublayer.region if self.depends.get(n, False) and self.is_unknown_norm(n)}
-        if not signs:
-            return False
-        behind_products = self.closure(sublayer.output, self.ends_a_branch)
+        width = sublayer.read.value.shape[-1]
+        moving = {n for n in sublayer.region if self.depends.get(n, False)}
+        signs = {n for n in moving if n.value.dim() and n.value.shape[-1] in (1, width) and self.is_unknown_norm(n)}
+        norms = {n.output for n in sublayer.inner_norms}
         before_products = {self.x, sublayer.read}
         for node in sorted(sublayer.region, key=lambda n: n.index):
             if self.is_stream(node) or node.op not in PRODUCTS and any(p in before_products for p in node.parents):
                 before_products.add(node)
-        return bool(signs & (behind_products | before_products))
-
+        behind_products = self.closure(sublayer.output, self.ends_a_branch)
+        if (signs | norms) & behind_products or signs & before_products:
+            return True
+        first = norms & before_products
+        passed = self.closure(sublayer.output, lambda n: n in first or self.is_stream(n))
+        return bool(first) and not any(self.root(n) is sublayer.read for n in passed)
 
     def is_unknown_norm(self, node: Node) -> bool:
         """True for an operation that norms are made of and that is part of none of the known ones."""

@@ -173,7 +173,7 @@ class _Finder:
         yield node, vectors
         while len(self.users.get(node, [])) == 1:
             (user,) = self.users[node]
-            if user.value.shape != node.value.shape or user.index == -1:
+            if not _are_as_many(user.value, node.value):
                 return
             if user.op in _PER_ENTRY:
                 if not user.parents or (user.op.startswith("div") and user.parents[0] is not node):
@@ -218,6 +218,11 @@ def _quotients(node: Node) -> Iterator[tuple[Node, Node]]:
             yield value, divisor
 
 
+def _are_as_many(one: Tensor, other: Tensor) -> bool:
+    """True for as many vectors of the same width."""
+    return one.shape[-1:] == other.shape[-1:] and one.numel() == other.numel()
+
+
 def _is_vector(value: Tensor, width: int) -> bool:
     """A stored number, or gains: an entry per feature (or head and feature)."""
     if value.numel() == 1:
@@ -227,7 +232,7 @@ def _is_vector(value: Tensor, width: int) -> bool:
 
 def _measured(source: Node, output: Node, inside: list[Node]) -> NormReport | None:
     """What the operations compute, if that is a norm of every vector on its own."""
-    if source.value.dim() < 2 or source.value.shape[-1] < 2 or source.value.shape != output.value.shape:
+    if source.value.dim() < 2 or source.value.shape[-1] < 2 or not _are_as_many(source.value, output.value):
         return None
     report = measure(WrittenNorm(source, output, inside), source.value)
     if report is None or report.across_tokens:
