@@ -633,3 +633,66 @@ def test_norms_before_every_product_make_the_placement_unclear(before):
 
     mlp = sublayers_of(Decoder(lambda: One(Split())))[0]
     assert mlp.placement is None and mlp.hidden_norm
+
+
+# --- what a sublayer does ---------------------------------------------------------------------------------------------
+
+
+class Recurrent(nn.Module):
+    """A state space model: h <- a h + B x, y = C h, read from left to right or from right to left."""
+
+    def __init__(self, backwards=False, zero=False):
+        super().__init__()
+        self.inward, self.out, self.decay = nn.Linear(16, 8), nn.Linear(8, 16), nn.Parameter(torch.rand(8))
+        self.backwards = backwards
+        if zero:
+            nn.init.zeros_(self.out.weight)
+
+    def forward(self, x):
+        x = self.inward(x.flip(1) if self.backwards else x)
+        state, states = torch.zeros_like(x[:, 0]), []
+        for token in x.unbind(1):
+            state = self.decay.sigmoid() * state + token
+            states.append(state)
+        y = self.out(torch.stack(states, 1))
+        return y.flip(1) if self.backwards else y
+
+
+def kind_of(sublayer, x):
+    (block,) = stack_of(nn.ModuleList([One(sublayer)])[0], x).blocks
+    return block.sublayers[0].kind
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_state_space_model_is_a_mixer_or_unknown_however_short_the_input(backwards):
+    found = [kind_of(Recurrent(backwards), torch.randn(2, tokens, 16)) for tokens in (1, 2, 5)]
+    assert found == ["unknown", "mixer", "mixer"]
+
+
+def test_mlps_are_recognized_in_every_layout():
+    assert kind_of(feed_forward(), torch.randn(2, 5, 16)) == kind_of(feed_forward(), torch.randn(1, 5, 16)) == "mlp"
+    assert kind_of(feed_forward(), torch.randn(5, 16)) == "mlp"
+    assert kind_of(feed_forward(), torch.randn(2, 1, 16)) == "unknown"
+
+
+def test_weights_of_zero_and_nan_tell_nothing():
+    assert kind_of(Recurrent(zero=True), torch.randn(2, 5, 16)) == "unknown"
+    mlp = feed_forward()
+    nn.init.zeros_(mlp[2].weight)
+    assert kind_of(mlp, torch.randn(2, 5, 16)) == "unknown"
+    for value in (float("nan"), float("inf")):
+        mlp = feed_forward()
+        with torch.no_grad():
+            mlp[0].weight[3, 2] = value
+        assert kind_of(mlp, torch.randn(2, 5, 16)) == "unknown"
+
+
+class NoBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.tanh()
+
+
+def test_without_a_backward_pass_what_a_sublayer_does_is_unknown():
+    sublayer = nn.Sequential(nn.Linear(16, 16), Function(NoBackward.apply), nn.Linear(16, 16))
+    assert kind_of(sublayer, torch.randn(2, 5, 16)) == "unknown"

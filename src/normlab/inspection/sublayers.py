@@ -478,19 +478,32 @@ class _Peeler:
 
 
 def _mixes_tokens(sublayer: Sublayer) -> bool | None:
-    """Whether the branch's output at the last token depends on what it reads at others; None if autograd can't say."""
+    """Whether the branch's output at the last or first token depends on what it reads at others.
+
+    None if autograd can't say: no backward pass, values that are not finite, weights of zero, one token a sequence.
+    """
     read, output = sublayer.read.value, sublayer.output.value
-    if not (read.requires_grad and output.requires_grad) or read.numel() // read.shape[-1] < 2:
+    width = read.shape[-1]
+    tokens = read.numel() // width
+    if not (read.requires_grad and output.requires_grad) or tokens < 2 or tokens != output.numel() // output.shape[-1]:
         return None
-    if read.numel() // read.shape[-1] != output.numel() // output.shape[-1]:
-        return None
-    direction = torch.zeros(output.numel() // output.shape[-1], output.shape[-1])
-    direction[-1].normal_(generator=torch.Generator().manual_seed(0))
-    direction = direction.view(output.shape).to(output)
-    (gradient,) = torch.autograd.grad(output, read, direction, retain_graph=True, allow_unused=True)
-    if gradient is None:  # what it reads was overwritten in place
-        return None
-    return bool(gradient.reshape(-1, read.shape[-1])[:-1].any())
+    alone = read.dim() > 2 and read.shape[-2] == 1 and read.shape[0] > 1  # [B, 1, d]: others are of other sequences
+    for token in (-1, 0):
+        direction = torch.zeros(tokens, output.shape[-1])
+        direction[token].normal_(generator=torch.Generator().manual_seed(0))
+        direction = direction.view(output.shape).to(output)
+        try:
+            (gradient,) = torch.autograd.grad(output, read, direction, retain_graph=True, allow_unused=True)
+        except (RuntimeError, NotImplementedError):  # an operation without a backward pass
+            return None
+        if gradient is None or not gradient.isfinite().all():  # None: what it reads was overwritten in place
+            return None
+        reached = gradient.reshape(-1, width).any(-1)
+        if reached.sum() > reached[token]:
+            return True
+        if not reached[token]:
+            return None
+    return None if alone else False
 
 
 def is_normalizing(node: Node) -> bool:
