@@ -4,9 +4,9 @@ import copy
 
 import pytest
 import torch
-from draw import normal
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import normlab
 from normlab.attention import QKNorm
@@ -316,7 +316,8 @@ class Writer(nn.Module):
         self.register_buffer("calls", torch.zeros((), dtype=torch.long))
         self.register_buffer("shared", self.cache)
         self.register_buffer("last", None)
-        self.keys, self.states, self.seen, self.same = torch.ones(1), [torch.ones(2)], {"mean": torch.ones(3)}, self.cache
+        self.keys, self.same = torch.ones(1), self.cache
+        self.states, self.seen = [torch.ones(2)], {"mean": torch.ones(3)}
 
     def forward(self, x):
         x = x + self.attention(x)
@@ -525,7 +526,8 @@ def test_stacks_in_a_stack_are_one():
 
 def test_stacks_with_a_norm_between_them_are_two():
     halves = [nn.Sequential(pre_block(), pre_block()) for _ in range(2)]
-    first, second = normlab.inspect(nn.Sequential(halves[0], nn.LayerNorm(16), halves[1], nn.RMSNorm(16)), torch.randn(2, 4, 16)).stacks
+    model = nn.Sequential(halves[0], nn.LayerNorm(16), halves[1], nn.RMSNorm(16))
+    first, second = normlab.inspect(model, torch.randn(2, 4, 16)).stacks
     assert (len(first.blocks), first.final_norm.kind) == (2, LN) and first.embedding_norm is None
     assert (len(second.blocks), second.final_norm.kind, second.embedding_norm.kind) == (2, RMS, LN)
 
@@ -583,7 +585,8 @@ class GatedMLP(nn.Module):
 def test_a_gated_norm_inside_a_sublayer_is_mentioned(first):
     mlp = sublayers_of(Decoder(lambda: One(GatedMLP(first))))[0]
     (norm,) = mlp.inner_norms
-    assert (mlp.placement, norm.kind, norm.width, norm.gain, norm.eps) == (PRE, RMS, 32, Gain.WEIGHT, pytest.approx(1e-5))
+    assert mlp.placement is PRE and norm.eps == pytest.approx(1e-5)
+    assert (norm.kind, norm.width, norm.gain) == (RMS, 32, Gain.WEIGHT)
 
 
 class Routed(nn.Module):
@@ -696,3 +699,63 @@ class NoBackward(torch.autograd.Function):
 def test_without_a_backward_pass_what_a_sublayer_does_is_unknown():
     sublayer = nn.Sequential(nn.Linear(16, 16), Function(NoBackward.apply), nn.Linear(16, 16))
     assert kind_of(sublayer, torch.randn(2, 5, 16)) == "unknown"
+
+
+# --- what stops a run, and what must not ------------------------------------------------------------------------------
+
+
+class Checkpointed(Decoder):
+    """Activation checkpointing, imported as most code does, and in evaluation mode too."""
+
+    def __init__(self, reentrant):
+        super().__init__(pre_block)
+        self.reentrant = reentrant
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing_changes_nothing(reentrant):
+    model = Checkpointed(reentrant)
+    assert normlab.inspect(model).stacks == normlab.inspect(Decoder(pre_block)).stacks
+    ids = torch.arange(8).view(2, 4)
+    calls = []
+    model.blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    model(ids).sum().backward()
+    assert len(calls) == 2  # it is switched on again: the backward pass runs the block once more
+
+
+def test_weights_without_numbers_are_named():
+    with torch.device("meta"):
+        model = Decoder()
+    with pytest.raises(ValueError, match="w of Decoder is on the meta device"):
+        normlab.inspect(model)
+
+
+def test_inference_mode():
+    with torch.inference_mode():
+        model = Decoder(pre_block)
+    with pytest.raises(ValueError, match=r"w of Decoder was made in torch.inference_mode\(\)"):
+        normlab.inspect(model)
+    model, block = Decoder(pre_block), pre_block()
+    expected = normlab.inspect(model)
+    with torch.inference_mode():
+        assert normlab.inspect(model) == expected
+        assert normlab.inspect(block, torch.randn(2, 4, 16)).stacks[0].blocks == expected.stacks[0].blocks[:1]
+
+
+def test_a_model_that_fails_by_itself_says_how():
+    class Fails(Decoder):
+        def forward(self, ids):
+            raise KeyError("no such expert")
+
+    message = "Fails failed on a tensor torch.int64 .* KeyError: 'no such expert'"
+    with pytest.raises(ValueError, match=message) as raised:
+        normlab.inspect(Fails())
+    assert isinstance(raised.value.__cause__, KeyError)
+    with pytest.raises(KeyError, match="no such expert"):
+        normlab.inspect(Fails(), torch.arange(8).view(2, 4))

@@ -12,7 +12,7 @@ from normlab.attention import QKNorm
 from normlab.inspection.norm_probe import NormReport
 from normlab.inspection.sublayers import Norm, Sublayer
 from normlab.inspection.trace import parts, tensors
-from normlab.inspection.wiring import Block, Stack, Wiring, wiring_of
+from normlab.inspection.wiring import Block, Stack, Wiring, run_of
 from normlab.placement import Placement
 
 
@@ -76,8 +76,8 @@ class BlockReport:
 class StackReport:
     """A stack of blocks, and the norms before the first and behind the last one, or why these cannot be told.
 
-    ``embedding_norm`` may be followed by sums, scales, masks and a matrix; ``final_norm`` may be on some tokens only, or
-    on their mean.
+    ``embedding_norm`` may be followed by sums, scales, masks and a matrix; ``final_norm`` may be on some tokens only,
+    or on their mean.
     """
 
     blocks: tuple[BlockReport, ...]
@@ -112,7 +112,8 @@ def inspect(model: nn.Module, *args: Any, **kwargs: Any) -> ModelReport:
             random vectors.
 
     Raises:
-        ValueError: no input was given and the model does not take those that were tried.
+        ValueError: no input was given and the model fails on the one that was tried, or its tensors are on the meta
+            device or were made in inference mode. With an input the model's own error is raised.
     """
     wiring = _observe(model, args, kwargs)
     return ModelReport(
@@ -123,6 +124,7 @@ def inspect(model: nn.Module, *args: Any, **kwargs: Any) -> ModelReport:
 
 
 def _observe(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Wiring:
+    _check_tensors(model)
     given = bool(args or kwargs)
     if not given:
         args = (_example(model),)
@@ -131,17 +133,34 @@ def _observe(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Wiring:
     training = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        return wiring_of(model, *args, **kwargs)
+        run = run_of(model, *args, **kwargs)
     except Exception as error:
         if given:
             raise
+        what = f"a tensor {args[0].dtype} of shape {tuple(args[0].shape)}, which was tried as input"
         raise ValueError(
-            f"{type(model).__name__} does not take a tensor {args[0].dtype} of shape {tuple(args[0].shape)}; "
-            "pass an input: normlab.inspect(model, x)"
+            f"{type(model).__name__} failed on {what}, with {type(error).__name__}: {error}. "
+            "If it takes another input, pass one: normlab.inspect(model, x)"
         ) from error
     finally:
         for module, mode in training.items():
             module.training = mode
+    return Wiring(run)
+
+
+def _check_tensors(model: nn.Module) -> None:
+    """Raise ValueError if the model's tensors cannot take part in a run that autograd records."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_meta:
+            raise ValueError(
+                f"{name} of {type(model).__name__} is on the meta device and holds no numbers to compute with; "
+                "build the model on a real device, or fill it first (Module.to_empty and an initialization)"
+            )
+        if isinstance(tensor, nn.Parameter) and tensor.is_inference():
+            raise ValueError(
+                f"{name} of {type(model).__name__} was made in torch.inference_mode(), so that autograd cannot record "
+                "the run; build the model outside of it"
+            )
 
 
 def _example(model: nn.Module) -> torch.Tensor:

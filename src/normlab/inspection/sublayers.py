@@ -178,7 +178,7 @@ class _Peeler:
         return None if node is self.x else self.by_output.get(node)
 
     def closure(self, node: Node, stop: Callable[[Node], bool], whole: bool = False) -> set[Node]:
-        """The node and everything in the block (or the whole run) that it was made from, not behind nodes that ``stop``."""
+        """The node and what it was made from in the block (or the whole run), not looking behind nodes that ``stop``."""
         seen, waiting = {node}, [node]
         while waiting:
             node = waiting.pop()
@@ -204,8 +204,7 @@ class _Peeler:
         return self.streams[node]
 
     def scale(self, node: Node) -> tuple[float | None, Node]:
-        """(c, v) if the node is a multiple c * v by a number, or by what is made of parameters (c None), else (1, node).
-        """
+        """(c, v) for a multiple c * v by a number, or by what is made of parameters (then c is None); else (1, node)."""
         factor: float | None = 1.0
         while True:
             node = self.root(node)
@@ -368,7 +367,7 @@ class _Peeler:
         sublayer.inner_norms = [n for n in self.norms if n.output in moving]
         sublayer.attention = self.attention(region)
         if sublayer.attention is not None and self.joins_attention(sublayer.output):
-            raise Unknown("attention and something beside it leave through one matrix, so that they cannot be told apart")
+            raise Unknown("attention and something beside it leave through one matrix and cannot be told apart")
         if sublayer.attention is not None:
             self.find_attention_norms(sublayer.attention, sublayer.inner_norms)
             sublayer.kind = "attention" if self.depends.get(sublayer.attention.key, False) else "cross-attention"
@@ -477,6 +476,7 @@ class _Peeler:
         return is_normalizing(node) and not any(norm.covers(node) for norm in self.norms)
 
 
+@torch.inference_mode(False)
 def _mixes_tokens(sublayer: Sublayer) -> bool | None:
     """Whether the branch's output at the last or first token depends on what it reads at others.
 

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -97,8 +99,10 @@ def trace(model: nn.Module, *args: Any, **kwargs: Any) -> Trace:
     """
     recorder = _Recorder()
     with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_undone(model))
+        stack.enter_context(_without_checkpoints())
         for module in model.modules():
             for handle in recorder.watch(module):
                 stack.callback(handle.remove)
@@ -113,6 +117,8 @@ def trace(model: nn.Module, *args: Any, **kwargs: Any) -> Trace:
 
 def _tracked(value: Any) -> Any:
     """A floating-point tensor that autograd would not track (an input, rows of a frozen table), as one that it does."""
+    if isinstance(value, Tensor) and value.is_inference():
+        value = value.clone()
     if isinstance(value, Tensor) and value.is_floating_point() and torch.is_grad_enabled() and not value.requires_grad:
         return value.detach().requires_grad_().clone()
     return value
@@ -121,6 +127,15 @@ def _tracked(value: Any) -> Any:
 def tensors(structure: Any) -> list[Tensor]:
     """All floating-point tensors in a nest of tuples, lists, mappings and dataclasses, in order."""
     return [t for t in _flat(structure, Tensor) if t.is_floating_point()]
+
+
+def users(made: list[Node]) -> dict[Node, list[Node]]:
+    """For every node: those that were made from it."""
+    found: dict[Node, list[Node]] = {}
+    for node in made:
+        for parent in dict.fromkeys(node.parents):
+            found.setdefault(parent, []).append(node)
+    return found
 
 
 def parts(output: Any) -> list[Any]:
@@ -296,6 +311,25 @@ def _copied(value: Any, copies: dict[int, Any]) -> Any:
         copied = type(value)((key, _copied(item, copies)) for key, item in value.items())
     copies[id(value)] = copied
     return copied
+
+
+@contextmanager
+def _without_checkpoints() -> Iterator[None]:
+    """Activation checkpointing drops tensors and computes them again; within the block functions are just called."""
+
+    class Called:
+        @staticmethod
+        def apply(function, preserve, *args):
+            return function(*args)
+
+    def called(*_, **__):
+        yield
+
+    with ExitStack() as stack:
+        for name, simple in (("CheckpointFunction", Called), ("_checkpoint_without_reentrant_generator", called)):
+            if hasattr(checkpoint, name):  # torch's own names, which may change
+                stack.enter_context(mock.patch.object(checkpoint, name, simple))
+        yield
 
 
 @contextmanager

@@ -9,14 +9,23 @@ from typing import Any
 from torch import nn
 
 from normlab.inspection.norm_probe import NormReport, measure
-from normlab.inspection.sublayers import PRODUCTS, Norm, Sublayer, Unknown, is_light, is_normalizing, root, sublayers
-from normlab.inspection.trace import Call, Node, Trace, trace
+from normlab.inspection.sublayers import (
+    PRODUCTS,
+    Norm,
+    Sublayer,
+    Unknown,
+    is_light,
+    is_normalizing,
+    root,
+    sublayers,
+)
+from normlab.inspection.trace import Call, Node, Trace, trace, users
 from normlab.inspection.written_out import written_norms
 
 
-# Operations that a norm on one token, or on the mean over tokens, may stand behind; and parts of norms.
-_REDUCTIONS = {"mean", "sum", "amax", "max", "rsqrt", "sqrt", "var", "var_mean", "std", "linalg_vector_norm", "norm", "pow"}
-_REDUCTIONS |= {"square", "abs", "clamp_min", "clamp", "reciprocal"}
+# Pooling over tokens, which a final norm may stand behind, and what unrecognized norms are made of.
+_REDUCTIONS = {"mean", "sum", "amax", "max", "square", "abs", "pow", "clamp_min", "clamp", "reciprocal"}
+_REDUCTIONS |= {"rsqrt", "sqrt", "var", "var_mean", "std", "linalg_vector_norm", "norm"}
 _UNRECOGNIZED = "something like a norm is written out and was not recognized"
 
 
@@ -44,12 +53,17 @@ class Stack:
 
 def wiring_of(model: nn.Module, *args: Any, **kwargs: Any) -> "Wiring":
     """Run the model once and work out its wiring. A model of ``transformers`` keeps no cache of keys and values."""
+    return Wiring(run_of(model, *args, **kwargs))
+
+
+def run_of(model: nn.Module, *args: Any, **kwargs: Any) -> Trace:
+    """The run that :func:`wiring_of` looks at."""
     if hasattr(getattr(model, "config", None), "output_hidden_states"):
         taken = signature(model.forward).parameters.values()
         any_name = any(p.kind is Parameter.VAR_KEYWORD for p in taken)
         options = {"output_hidden_states": True, "use_cache": False}
         kwargs = {name: v for name, v in options.items() if any_name or name in {p.name for p in taken}} | kwargs
-    return Wiring(trace(model, *args, **kwargs))
+    return trace(model, *args, **kwargs)
 
 
 class Wiring:
@@ -69,7 +83,7 @@ class Wiring:
         self._containers = _container_of_each_element(run.model)
         self._blocks: dict[Call, Block] = {}
         self.stacks = self._find_stacks()
-        self._users = _users(run.made)
+        self._users = users(run.made)
         for stack in self.stacks:
             self._add_embedding_norm(stack)
             self._add_final_norm(stack)
@@ -241,15 +255,6 @@ def _ends(call: Call) -> list[tuple[Node, Node]]:
 
 def _inside(norm: Norm, block: Block) -> bool:
     return block.call.start <= norm.call.start < block.call.end
-
-
-def _users(made: list[Node]) -> dict[Node, list[Node]]:
-    """For every node: those that were made from it."""
-    users: dict[Node, list[Node]] = {}
-    for node in made:
-        for parent in dict.fromkeys(node.parents):
-            users.setdefault(parent, []).append(node)
-    return users
 
 
 def _richness(blocks: list[Block]) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from normlab.inspection.norm_probe import Cast, Gain, NormReport, measure
 from normlab.inspection.sublayers import Norm, is_handed_through
-from normlab.inspection.trace import Call, Node
+from normlab.inspection.trace import Call, Node, users
 
 _LARGEST = 48  # operations; torch's own norms, taken apart, have fewer than 20
 _PER_ENTRY = {"mul", "mul_", "div", "div_", "add", "add_", "sub", "sub_"}
@@ -54,7 +54,7 @@ class WrittenNorm(nn.Module):
         self.steps = [
             (n.function, n.op, n.number, _with_slots(n.args, slots), _with_slots(n.options, slots), slots[n].number)
             for n in sorted(inside, key=lambda n: n.index)
-            if n.op
+            if n.function is not None
         ]
         self.result = slots[output].number
 
@@ -110,10 +110,7 @@ class _Finder:
         spans = [(norm.call.start, norm.call.end) for norm in known]
         self.outputs = {norm.output for norm in known}
         self.made = [n for n in made if not any(start <= n.index < end for start, end in spans)]
-        self.users: dict[Node, list[Node]] = {}
-        for node in made:
-            for parent in dict.fromkeys(node.parents):
-                self.users.setdefault(parent, []).append(node)
+        self.users = users(made)
 
     def norms(self) -> list[Norm]:
         found: list[Norm] = []
@@ -132,13 +129,14 @@ class _Finder:
 
     def norm_at(self, node: Node) -> tuple[Node, Node, list[Node], NormReport] | None:
         """The norm whose division is ``node``: of those that fit best, the one that reaches furthest."""
-        best, best_fit = None, (False, 0, False)
+        best: tuple[Node, Node, list[Node], NormReport] | None = None
+        best_fit = (False, 0, False)
         for value, divisor in _quotients(node):
             for source in self.sources(value, divisor):
                 for output, vectors in self.outputs_of(node):
                     inside = self.between(source, output)
                     report = None if inside is None else _measured(source, output, inside)
-                    if report is not None:
+                    if inside is not None and report is not None:
                         fit = (report.kind is not None, vectors, report.gain is not Gain.UNKNOWN)
                         if fit >= best_fit:
                             best, best_fit = (source, output, inside, report), fit
