@@ -178,7 +178,7 @@ class _Peeler:
         return None if node is self.x else self.by_output.get(node)
 
     def closure(self, node: Node, stop: Callable[[Node], bool], whole: bool = False) -> set[Node]:
-        """The node and what it was made from in the block (or the whole run), not looking behind nodes that ``stop``."""
+        """The node and what it was made from in the block (or the whole run), not behind nodes that ``stop``."""
         seen, waiting = {node}, [node]
         while waiting:
             node = waiting.pop()
@@ -204,7 +204,7 @@ class _Peeler:
         return self.streams[node]
 
     def scale(self, node: Node) -> tuple[float | None, Node]:
-        """(c, v) for a multiple c * v by a number, or by what is made of parameters (then c is None); else (1, node)."""
+        """(c, v) for a multiple c * v by a number or by what parameters make (then c is None); else (1, node)."""
         factor: float | None = 1.0
         while True:
             node = self.root(node)
