@@ -311,19 +311,6 @@ def by_hand(x):
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
 
 
-@pytest.mark.parametrize(
-    "wire",
-    [
-        lambda x, f, w: x + f(w * by_hand(x)),
-        lambda x, f, w: x + by_hand(f(x)),
-        lambda x, f, w: x + by_hand(f(by_hand(x))),
-    ],
-)
-def test_a_norm_written_out_in_the_block_makes_the_placement_unknown(wire):
-    mlp = custom(wire).sublayers[1]
-    assert mlp.placement is None and mlp.hidden_norm and mlp.formula == "x + F(x)"
-
-
 def test_a_norm_of_something_else_than_the_stream_makes_the_placement_unknown():
     mlp = custom(lambda x, f, w: x + f(F.rms_norm(x.tanh() + x.roll(1, 1), (8,)))).sublayers[1]
     assert mlp.placement is None and mlp.hidden_norm and mlp.inner_norms[0].kind is RMS
@@ -334,7 +321,7 @@ def test_a_norm_deep_inside_a_sublayer_does_not():
         return x + f[2](by_hand(f[1](f[0](x))))
 
     mlp = custom(normed_inside).sublayers[1]
-    assert mlp.placement is Placement.NONE and not mlp.hidden_norm
+    assert mlp.placement is Placement.NONE and not mlp.hidden_norm and [n.kind for n in mlp.inner_norms] == [RMS]
 
 
 @pytest.mark.parametrize(
@@ -518,7 +505,7 @@ def test_the_model_is_left_as_it_was():
 
 
 def test_what_it_cannot_call():
-    with pytest.raises(ValueError, match=r"Sequential does not take .* shape \(2, 4, 3\); pass an input"):
+    with pytest.raises(ValueError, match=r"Sequential failed on .* shape \(2, 4, 3\).*channels.* pass one"):
         normlab.inspect(nn.Sequential(nn.Conv2d(3, 4, 3)))
     with pytest.raises(ValueError, match="pass an input"):
         normlab.inspect(nn.ReLU())

@@ -11,8 +11,8 @@ from torch import nn
 from normlab.attention import QKNorm
 from normlab.inspection.norm_probe import NormReport
 from normlab.inspection.sublayers import Norm, Sublayer
-from normlab.inspection.trace import tensors
-from normlab.inspection.wiring import Block, Stack, Wiring, wiring_of
+from normlab.inspection.trace import parts, tensors
+from normlab.inspection.wiring import Block, Stack, Wiring, run_of
 from normlab.placement import Placement
 
 
@@ -20,6 +20,7 @@ class LastHidden(str, Enum):
     """What the model returns as hidden state of its last layer."""
 
     NORMED = "returned behind the final norm"
+    BOTH = "returned twice: behind the final norm, and as it leaves the last block"
     STREAM = "returned as it leaves the last block"
     NOT_RETURNED = "not returned"
 
@@ -47,7 +48,8 @@ class SublayerReport:
     ``placement`` is None for a wiring without a name; ``formula`` says what was seen: x stream, F sublayer, N norm
     before it or on the stream, O norm of its output. ``inner_norms`` are those inside F, other than QK-norms.
     ``shares_norm``: N is also the norm of the sublayer in parallel. ``hidden_norm``: F begins or ends with a norm of
-    its own, one written out by hand or not on just what F reads or returns, so that the placement cannot be told.
+    its own, one that was not recognized or is not on just what F reads or returns, so that the placement cannot be
+    told. ``unknown_qk_norm``: queries, keys or their products are normed in a way that was not recognized.
     """
 
     kind: str
@@ -59,6 +61,7 @@ class SublayerReport:
     inner_norms: tuple[NormReport, ...] = ()
     shares_norm: bool = False
     hidden_norm: bool = False
+    unknown_qk_norm: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,17 @@ class BlockReport:
 
 @dataclass(frozen=True)
 class StackReport:
-    """A stack of blocks, and the norms right before the first and right behind the last one."""
+    """A stack of blocks, and the norms before the first and behind the last one, or why these cannot be told.
+
+    ``embedding_norm`` may be followed by sums, scales, masks and a matrix; ``final_norm`` may be on some tokens only,
+    or on their mean.
+    """
 
     blocks: tuple[BlockReport, ...]
     embedding_norm: NormReport | None
     final_norm: NormReport | None
+    embedding_unknown: str | None = None
+    final_unknown: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,7 +112,8 @@ def inspect(model: nn.Module, *args: Any, **kwargs: Any) -> ModelReport:
             random vectors.
 
     Raises:
-        ValueError: no input was given and the model does not take those that were tried.
+        ValueError: no input was given and the model fails on the one that was tried, or its tensors are on the meta
+            device or were made in inference mode. With an input the model's own error is raised.
     """
     wiring = _observe(model, args, kwargs)
     return ModelReport(
@@ -114,6 +124,7 @@ def inspect(model: nn.Module, *args: Any, **kwargs: Any) -> ModelReport:
 
 
 def _observe(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Wiring:
+    _check_tensors(model)
     given = bool(args or kwargs)
     if not given:
         args = (_example(model),)
@@ -122,17 +133,34 @@ def _observe(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Wiring:
     training = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        return wiring_of(model, *args, **kwargs)
+        run = run_of(model, *args, **kwargs)
     except Exception as error:
         if given:
             raise
+        what = f"a tensor {args[0].dtype} of shape {tuple(args[0].shape)}, which was tried as input"
         raise ValueError(
-            f"{type(model).__name__} does not take a tensor {args[0].dtype} of shape {tuple(args[0].shape)}; "
-            "pass an input: normlab.inspect(model, x)"
+            f"{type(model).__name__} failed on {what}, with {type(error).__name__}: {error}. "
+            "If it takes another input, pass one: normlab.inspect(model, x)"
         ) from error
     finally:
         for module, mode in training.items():
             module.training = mode
+    return Wiring(run)
+
+
+def _check_tensors(model: nn.Module) -> None:
+    """Raise ValueError if the model's tensors cannot take part in a run that autograd records."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_meta:
+            raise ValueError(
+                f"{name} of {type(model).__name__} is on the meta device and holds no numbers to compute with; "
+                "build the model on a real device, or fill it first (Module.to_empty and an initialization)"
+            )
+        if isinstance(tensor, nn.Parameter) and tensor.is_inference():
+            raise ValueError(
+                f"{name} of {type(model).__name__} was made in torch.inference_mode(), so that autograd cannot record "
+                "the run; build the model outside of it"
+            )
 
 
 def _example(model: nn.Module) -> torch.Tensor:
@@ -153,6 +181,8 @@ def _stack(stack: Stack) -> StackReport:
         tuple(_block(block) for block in stack.blocks),
         _report(stack.embedding_norm),
         _report(stack.final_norm),
+        stack.embedding_unknown,
+        stack.final_unknown,
     )
 
 
@@ -176,6 +206,7 @@ def _block(block: Block) -> BlockReport:
                 tuple(n.report for n in sublayer.inner_norms if n not in at_attention),
                 sublayer.shares_norm,
                 sublayer.hidden_norm,
+                sublayer.attention is not None and sublayer.attention.unknown_norm,
             )
         )
     return BlockReport(tuple(sublayers), block.unknown)
@@ -238,18 +269,24 @@ def _qk_norm(sublayer: Sublayer) -> QKNormReport | None:
 
 
 def _last_hidden(wiring: Wiring) -> LastHidden:
-    """The last of the returned tensors that is the stream behind the last block, or that normed."""
-    found = LastHidden.NOT_RETURNED
-    if wiring.stacks:
-        stack = wiring.stacks[-1]
-        for tensor in tensors(wiring.run.output):
-            node = wiring.run.node(tensor)
-            node = node and wiring.root(node)
-            if node is not None and node is wiring.root(stack.blocks[-1].y):
-                found = LastHidden.STREAM
-            elif node is not None and stack.final_norm is not None and node is stack.final_norm.output:
-                found = LastHidden.NORMED
-    return found
+    """What the returned values end in: the stream behind the last block, or that normed.
+
+    Each value counts by its last tensor that is one of the two, so that of a tuple of all hidden states only the last
+    counts.
+    """
+    if not wiring.stacks:
+        return LastHidden.NOT_RETURNED
+    stack = wiring.stacks[-1]
+    stream = wiring.root(stack.blocks[-1].y)
+    normed = set() if stack.final_norm is None else wiring.lightly_reached(stack.final_norm.output)
+    found = set()
+    for value in parts(wiring.run.output):
+        nodes = [wiring.root(node) for node in map(wiring.run.node, tensors(value)) if node is not None]
+        kinds = [LastHidden.NORMED if n in normed else LastHidden.STREAM for n in nodes if n in normed or n is stream]
+        found |= set(kinds[-1:])
+    if len(found) == 2:
+        return LastHidden.BOTH
+    return found.pop() if found else LastHidden.NOT_RETURNED
 
 
 class _Text:
@@ -265,15 +302,15 @@ class _Text:
             lines.append("  structure unknown: no stack of residual blocks was recognized")
         for number, stack in enumerate(self.report.stacks, 1):
             title = f"  stack {number}, " if len(self.report.stacks) > 1 else "  "
-            lines.append(f"{title}embedding norm: {self.norm(stack.embedding_norm)}")
+            lines.append(f"{title}embedding norm: {self.norm(stack.embedding_norm, stack.embedding_unknown)}")
             lines += self.blocks(stack)
-            lines.append(f"  final norm: {self.norm(stack.final_norm)}")
+            lines.append(f"  final norm: {self.norm(stack.final_norm, stack.final_unknown)}")
         lines.append(f"  last hidden state: {self.report.last_hidden.value}")
         return lines + [f"  [{number}] {norm}" for norm, number in self.numbers.items()]
 
-    def norm(self, norm: NormReport | None) -> str:
+    def norm(self, norm: NormReport | None, unknown: str | None = None) -> str:
         if norm is None:
-            return "none"
+            return f"unknown: {unknown}" if unknown else "none"
         return f"[{self.numbers.setdefault(norm, len(self.numbers) + 1)}]"
 
     def blocks(self, stack: StackReport) -> list[str]:
@@ -293,7 +330,9 @@ class _Text:
         parts += [f"O = {self.norm(found.output_norm)}"] if found.output_norm else []
         parts += ["F begins or ends with a norm of its own"] if found.hidden_norm else []
         parts += [f"QK-norm {self.qk_norm(found.qk_norm)}"] if found.qk_norm else []
-        if found.kind == "attention" and not found.qk_norm:
+        if found.unknown_qk_norm:
+            parts.append("QK-norm unknown: something like one is written out and was not recognized")
+        elif found.kind == "attention" and not found.qk_norm:
             parts.append("no QK-norm")
         parts += [f"inside F {', '.join(map(self.norm, found.inner_norms))}"] if found.inner_norms else []
         return "; ".join(parts)

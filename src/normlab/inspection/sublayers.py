@@ -7,6 +7,7 @@ whose output is perhaps normed and scaled before it is added.
 
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,11 +18,15 @@ from normlab.inspection.trace import Call, Node
 # Operations that hand their first argument through, entry by entry.
 _SAME = {"view", "_unsafe_view", "_reshape_alias", "reshape", "alias", "detach", "clone", "_to_copy", "squeeze"}
 _SAME |= {"unsqueeze", "expand", "transpose", "permute", "t", "lift_fresh"}
-_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_grouped_mm", "_scaled_mm", "_int_mm"}
+# Operations that add to, scale, mask, cut or join vectors.
+_LIGHT = {"mul", "mul_", "div", "div_", "add", "add_", "sub", "sub_", "masked_fill", "masked_fill_", "native_dropout"}
+_LIGHT |= {"slice", "select", "index", "index_select", "gather", "cat", "split", "split_with_sizes", "unbind", "where"}
+PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_grouped_mm", "_scaled_mm", "_int_mm"}
+_SLICES = {"slice", "select", "split", "split_with_sizes", "unbind"}
 _SOFTMAX = {"_softmax", "_safe_softmax", "softmax"}
 # Signs of a norm that is written out in a sublayer instead of being a module or a call of torch's functional norms.
 _NORMALIZING = {"rsqrt", "sqrt", "var", "var_mean", "std", "linalg_vector_norm", "norm", "native_layer_norm"}
-_NORMALIZING |= {"native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "_fused_rms_norm"}
+_NORMALIZING |= {"native_group_norm", "native_batch_norm", "_native_batch_norm_legit", "_fused_rms_norm", "reciprocal"}
 
 
 class Unknown(Exception):
@@ -30,10 +35,14 @@ class Unknown(Exception):
 
 @dataclass(eq=False)
 class Norm:
-    """A norm at work: what went in, what came out, and what the module was found to compute."""
+    """A norm at work: what went in, what came out, and what the module was found to compute.
+
+    ``written``: the operations of one that is written out, empty for a module.
+    """
 
     call: Call
     report: NormReport
+    written: frozenset[Node] = frozenset()
 
     @property
     def source(self) -> Node:
@@ -43,13 +52,18 @@ class Norm:
     def output(self) -> Node:
         return self.call.outputs[0]
 
+    def covers(self, node: Node) -> bool:
+        """True if the operation is part of the norm."""
+        return node in self.written if self.written else self.call.start <= node.index < self.call.end
+
 
 @dataclass(eq=False)
 class Attention:
     """The scores of an attention as they enter the softmax, and the three tensors around them.
 
     ``norms`` are those between a projection and its query, key or value. ``after_rotation`` tells whether queries and
-    keys are normed behind the rotary embedding, None where no rotation or no norm was seen.
+    keys are normed behind the rotary embedding, None where no rotation or no norm was seen. ``unknown_norm``: something
+    between the projections and the softmax looks like a part of a norm that was not recognized.
     """
 
     logits: Node
@@ -58,6 +72,7 @@ class Attention:
     value: Node | None
     norms: dict[str, list[Norm]] = field(default_factory=dict)
     after_rotation: bool | None = None
+    unknown_norm: bool = False
 
 
 @dataclass(eq=False)
@@ -110,6 +125,16 @@ def _scaled(factor: float | None, text: str) -> str:
     return f"g * {text}" if factor is None else f"{factor:.4g} {text}"
 
 
+def is_handed_through(node: Node) -> bool:
+    """True for views, copies and casts."""
+    return node.op in _SAME
+
+
+def is_light(node: Node) -> bool:
+    """True for what leaves vectors vectors: views and casts, sums, scales, masks, slices."""
+    return node.op in _SAME or node.op in _LIGHT
+
+
 def root(node: Node, norms: Container[Node], x: Node | None = None) -> Node:
     """The node behind views, copies and casts; outputs of ``norms`` and ``x`` are not looked behind."""
     while node.op in _SAME and node is not x and node not in norms:
@@ -152,12 +177,12 @@ class _Peeler:
         """The norm whose output the node is, unless the node is the block's input."""
         return None if node is self.x else self.by_output.get(node)
 
-    def closure(self, node: Node, stop: Callable[[Node], bool]) -> set[Node]:
-        """The node and everything in the block that it was made from, not looking behind nodes that ``stop``."""
+    def closure(self, node: Node, stop: Callable[[Node], bool], whole: bool = False) -> set[Node]:
+        """The node and what it was made from in the block (or the whole run), not behind nodes that ``stop``."""
         seen, waiting = {node}, [node]
         while waiting:
             node = waiting.pop()
-            if stop(node) or (node.op and node.index < self.start):
+            if stop(node) or (node.op and node.index < self.start and not whole):
                 continue
             for parent in node.parents:
                 if parent not in seen:
@@ -179,7 +204,7 @@ class _Peeler:
         return self.streams[node]
 
     def scale(self, node: Node) -> tuple[float | None, Node]:
-        """(c, v) if the node is a multiple c * v by a number or a stored tensor (then c is None), else (1, node)."""
+        """(c, v) for a multiple c * v by a number or by what parameters make (then c is None); else (1, node)."""
         factor: float | None = 1.0
         while True:
             node = self.root(node)
@@ -189,14 +214,23 @@ class _Peeler:
             if len(moving) != 1 or (node.op.startswith("div") and moving[0] is not node.args[0]):
                 return factor, node
             other = node.args[1] if moving[0] is node.args[0] else node.args[0]
-            number = _number(other)
-            if number is None and not (isinstance(other, Node) and isinstance(other.value, nn.Parameter)):
+            learned = self.is_learned(other)
+            number = None if learned else _number(other)
+            if number is None and not learned:
                 return factor, node
             if number is None or factor is None:
                 factor = None
             else:
                 factor *= 1 / number if node.op.startswith("div") else number
             node = moving[0]
+
+    def is_learned(self, other: Any) -> bool:
+        """True for a parameter, a part of one, and whatever is computed from parameters and numbers alone."""
+        if not isinstance(other, Node):
+            return False
+        leaves = [n.value for n in self.closure(other, lambda n: False, whole=True) if not n.parents and not n.op]
+        stored = [isinstance(value, nn.Parameter) for value in leaves]
+        return any(stored) and all(is_parameter or v.numel() == 1 for is_parameter, v in zip(stored, leaves))
 
     # --- from the output back to the input ----------------------------------------------------------------------------
 
@@ -255,10 +289,31 @@ class _Peeler:
         total = self.root(node)
         if self.norm(total) is None and _is_sum(total) and all(self.depends.get(p, False) for p in total.parents):
             regions = [self.closure(p, self.is_stream) for p in total.parents]
-            shared = {n for n in regions[0] & regions[1] if self.depends.get(n, False) and not self.is_stream(n)}
-            if not shared and len({self.attention(region) is None for region in regions}) == 2:
+            if self.are_apart(*regions) and len({self.attention(region) is None for region in regions}) == 2:
                 return [part for parent in total.parents for part in self.summands(parent)]
         return [node]
+
+    def are_apart(self, one: set[Node], other: set[Node]) -> bool:
+        """True if two regions share nothing that moves but a product, of which they take different slices."""
+        shared = {n for n in one & other if self.depends.get(n, False) and not self.is_stream(n)}
+        cuts = [
+            {n for n in region - shared if self.depends.get(n, False) and any(p in shared for p in n.parents)}
+            for region in (one, other)
+        ]
+        if any(n.op not in _SLICES for n in cuts[0] | cuts[1]):
+            return False
+        places = [{n.value.data_ptr() for n in cut} for cut in cuts]
+        return not places[0] & places[1]
+
+    def joins_attention(self, output: Node) -> bool:
+        """True if attention and something beside it are joined to longer vectors before the branch's last product."""
+        for node in self.closure(output, self.is_stream):
+            if node.op == "cat" and self.depends.get(node, False):
+                moving = [p for p in node.parents if self.depends.get(p, False)]
+                kinds = {self.attention(self.closure(p, self.is_stream)) is None for p in moving}
+                if len(kinds) == 2:
+                    return True
+        return False
 
     def branch(self, increment: Node, stream: Node) -> Sublayer | None:
         """The branch as a sublayer on ``stream``, or None if it reads something else."""
@@ -270,9 +325,10 @@ class _Peeler:
             raise Unknown("the stream is added to itself")
         region = self.closure(output, self.is_stream)
         doors = {self.root(n) for n in region if self.depends.get(n, False) and self.is_stream(n)}
-        if len(doors) != 1:
+        read = self.common_door(doors)
+        if read is None:
             return None
-        (read,) = doors
+        region = self.closure(output, lambda n: self.root(n) is read)
         input_scale, source = self.scale(read)
         input_norm = None
         if source is not stream:
@@ -283,14 +339,35 @@ class _Peeler:
         found.input_scale, found.output_scale = input_scale, output_scale
         return found
 
+    def common_door(self, doors: set[Node]) -> Node | None:
+        """What a branch reads of the stream, if that is one tensor; from a norm of the stream others may be made by
+        norms and scales, such as what a router reads.
+        """
+        for door in doors if len(doors) == 1 else [d for d in doors if self.norm(d) is not None]:
+            if all(self.is_made_from(other, door) for other in doors):
+                return door
+        return None
+
+    def is_made_from(self, node: Node, door: Node) -> bool:
+        """True if the node is the door, or a norm or a multiple of it."""
+        while node is not door:
+            norm, (_, scaled) = self.norm(node), self.scale(node)
+            before = self.root(norm.source) if norm is not None else scaled
+            if before is node:
+                return False
+            node = before
+        return True
+
     # --- what a sublayer does -----------------------------------------------------------------------------------------
 
     def describe(self, sublayer: Sublayer) -> None:
         """Fill in what happens inside the branch."""
         region = sublayer.region
-        moving = {n for n in region if self.depends.get(n, False) and not self.is_stream(n)}
+        moving = {n for n in region if self.depends.get(n, False) and self.root(n) is not sublayer.read}
         sublayer.inner_norms = [n for n in self.norms if n.output in moving]
         sublayer.attention = self.attention(region)
+        if sublayer.attention is not None and self.joins_attention(sublayer.output):
+            raise Unknown("attention and something beside it leave through one matrix and cannot be told apart")
         if sublayer.attention is not None:
             self.find_attention_norms(sublayer.attention, sublayer.inner_norms)
             sublayer.kind = "attention" if self.depends.get(sublayer.attention.key, False) else "cross-attention"
@@ -330,11 +407,15 @@ class _Peeler:
         return found[0] if len(found) == 1 else None
 
     def ends_a_branch(self, node: Node) -> bool:
-        return node.op in _PRODUCTS or self.is_stream(node)
+        return node.op in PRODUCTS or self.is_stream(node)
 
     def find_attention_norms(self, attention: Attention, norms: list[Norm]) -> None:
         """Which of the norms stand between a projection and its query, key or value, and where the rotation is."""
         rotated = []
+        between = self.closure(attention.logits, self.ends_a_branch)
+        for end in (attention.query, attention.key):
+            between |= self.closure(end, self.ends_a_branch)
+        attention.unknown_norm = any(self.depends.get(n, False) and self.is_unknown_norm(n) for n in between)
         for name in ("query", "key", "value"):
             end = getattr(attention, name)
             near = set() if end is None else self.closure(end, self.ends_a_branch)
@@ -370,56 +451,86 @@ class _Peeler:
         return any(n.op and n.index < self.start for n in self.closure(node, self.is_stream))
 
     def has_hidden_norm(self, sublayer: Sublayer) -> bool:
-        """True if the branch has a norm before its first or behind its last product, so that the placement is unclear.
+        """True if the branch begins or ends with a norm, so that the placement is unclear.
 
-        It is one that is written out instead of being a module, or that does not act on just what the branch reads or
-        returns.
+        It begins with norms if all that goes into its first products passes them: a norm before a router alone does not
+        count. A norm that was not recognized counts wherever it stands before the first or behind the last product.
         """
-        spans = [(n.call.start, n.call.end) for n in self.norms]
-        signs = {n.output for n in sublayer.inner_norms}
-        signs |= {
-            n
-            for n in sublayer.region
-            if _is_normalizing(n) and self.depends.get(n, False) and not any(s <= n.index < e for s, e in spans)
-        }
-        if not signs:
-            return False
-        behind_products = self.closure(sublayer.output, self.ends_a_branch)
+        width = sublayer.read.value.shape[-1]
+        moving = {n for n in sublayer.region if self.depends.get(n, False)}
+        signs = {n for n in moving if n.value.dim() and n.value.shape[-1] in (1, width) and self.is_unknown_norm(n)}
+        norms = {n.output for n in sublayer.inner_norms}
         before_products = {self.x, sublayer.read}
         for node in sorted(sublayer.region, key=lambda n: n.index):
-            if self.is_stream(node) or node.op not in _PRODUCTS and any(p in before_products for p in node.parents):
+            if self.is_stream(node) or node.op not in PRODUCTS and any(p in before_products for p in node.parents):
                 before_products.add(node)
-        return bool(signs & (behind_products | before_products))
+        behind_products = self.closure(sublayer.output, self.ends_a_branch)
+        if (signs | norms) & behind_products or signs & before_products:
+            return True
+        first = norms & before_products
+        passed = self.closure(sublayer.output, lambda n: n in first or self.is_stream(n))
+        return bool(first) and not any(self.root(n) is sublayer.read for n in passed)
+
+    def is_unknown_norm(self, node: Node) -> bool:
+        """True for an operation that norms are made of and that is part of none of the known ones."""
+        return is_normalizing(node) and not any(norm.covers(node) for norm in self.norms)
 
 
+@torch.inference_mode(False)
 def _mixes_tokens(sublayer: Sublayer) -> bool | None:
-    """Whether the branch's output at the last token depends on what it reads at others; None if autograd can't say."""
+    """Whether the branch's output at the last or first token depends on what it reads at others.
+
+    None if autograd can't say: no backward pass, values that are not finite, weights of zero, one token a sequence.
+    """
     read, output = sublayer.read.value, sublayer.output.value
-    if not (read.requires_grad and output.requires_grad) or read.numel() // read.shape[-1] < 2:
+    width = read.shape[-1]
+    tokens = read.numel() // width
+    if not (read.requires_grad and output.requires_grad) or tokens < 2 or tokens != output.numel() // output.shape[-1]:
         return None
-    if read.numel() // read.shape[-1] != output.numel() // output.shape[-1]:
-        return None
-    direction = torch.zeros(output.numel() // output.shape[-1], output.shape[-1])
-    direction[-1].normal_(generator=torch.Generator().manual_seed(0))
-    direction = direction.view(output.shape).to(output)
-    (gradient,) = torch.autograd.grad(output, read, direction, retain_graph=True, allow_unused=True)
-    if gradient is None:  # what it reads was overwritten in place
-        return None
-    return bool(gradient.reshape(-1, read.shape[-1])[:-1].any())
+    alone = read.dim() > 2 and read.shape[-2] == 1 and read.shape[0] > 1  # [B, 1, d]: others are of other sequences
+    for token in (-1, 0):
+        direction = torch.zeros(tokens, output.shape[-1])
+        direction[token].normal_(generator=torch.Generator().manual_seed(0))
+        direction = direction.view(output.shape).to(output)
+        try:
+            (gradient,) = torch.autograd.grad(output, read, direction, retain_graph=True, allow_unused=True)
+        except (RuntimeError, NotImplementedError):  # an operation without a backward pass
+            return None
+        if gradient is None or not gradient.isfinite().all():  # None: what it reads was overwritten in place
+            return None
+        reached = gradient.reshape(-1, width).any(-1)
+        if reached.sum() > reached[token]:
+            return True
+        if not reached[token]:
+            return None
+    return None if alone else False
 
 
-def _is_normalizing(node: Node) -> bool:
-    return node.op in _NORMALIZING or (node.op == "pow" and node.args[1] in (0.5, -0.5))
+def is_normalizing(node: Node) -> bool:
+    """True for an operation that norms are made of."""
+    if node.op == "pow":
+        exponent = _number(node.args[1])
+        return exponent in (0.5, -0.5)
+    if node.op in ("div", "div_") and len(node.parents) == 2:  # vectors by one number each
+        divisor = root(node.parents[1], ())
+        return bool(divisor.op) and 1 < divisor.value.numel() < node.value.numel()
+    return node.op in _NORMALIZING
 
 
 def _is_sum(node: Node) -> bool:
     return node.op in ("add", "add_") and len(node.parents) == 2 and node.options.get("alpha", 1) == 1
 
 
-def _number(value) -> float | None:
-    """A Python number, or the value of a tensor with one entry."""
+def _number(value: Any) -> float | None:
+    """A Python number, or the value of a tensor with one entry that was computed from such only."""
     if isinstance(value, int | float):
         return float(value)
-    if isinstance(value, Node) and value.value.numel() == 1 and not isinstance(value.value, nn.Parameter):
-        return value.value.item()
-    return None
+    if not isinstance(value, Node) or value.value.numel() != 1:
+        return None
+    waiting = [value]
+    while waiting:
+        node = waiting.pop()
+        if node.value.numel() != 1 or isinstance(node.value, nn.Parameter):
+            return None
+        waiting += node.parents
+    return float(value.value)

@@ -4,16 +4,19 @@ Names of modules and attributes play no part. The trace sees each tensor operati
 follows custom autograd functions, code without modules and writes in place.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -23,7 +26,8 @@ class Node:
 
     ``args`` are the operation's arguments in order, tensors as nodes; ``parents`` are the nodes among them. ``index``
     is its place in the order of operations, -1 for what was there before. Where a write in place has overwritten the
-    tensor, ``value`` is a copy.
+    tensor, ``value`` is a copy. ``function`` runs the operation again; ``number`` is the tensor's place among its
+    results. It is None where a write in place changed the tensor through a view.
     """
 
     op: str
@@ -31,6 +35,8 @@ class Node:
     args: tuple = ()
     options: dict[str, Any] = field(default_factory=dict)
     index: int = -1
+    function: Callable[..., Any] | None = None
+    number: int = 0
     parents: list["Node"] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,12 +76,13 @@ class FunctionalNorm(nn.Module):
 
 @dataclass(repr=False)
 class Trace:
-    """What :func:`trace` saw: the model's call with all calls below it, and the model's output."""
+    """What :func:`trace` saw: the model's call with all calls below it, the model's output, and all nodes in order."""
 
     model: nn.Module
     root: Call
     output: Any
     nodes: dict[int, Node]
+    made: list[Node]
 
     def node(self, tensor: Tensor) -> Node | None:
         """The last node of a tensor that the run has seen, None for another."""
@@ -85,12 +92,17 @@ class Trace:
 def trace(model: nn.Module, *args: Any, **kwargs: Any) -> Trace:
     """Call the model with ``args`` and ``kwargs`` and keep all tensors of the run; the model is left as it was.
 
+    What it writes during the run is undone: buffers, tensors in its attributes, lists and dictionaries of them. Objects
+    of other classes, such as a cache of its own, are not followed.
     Attention by torch's scaled_dot_product_attention runs as separate operations, so that its logits can be seen.
     Autograd records the run too. Memory: everything that the run computes, as in training.
     """
     recorder = _Recorder()
     with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
+        stack.enter_context(_undone(model))
+        stack.enter_context(_without_checkpoints())
         for module in model.modules():
             for handle in recorder.watch(module):
                 stack.callback(handle.remove)
@@ -100,11 +112,13 @@ def trace(model: nn.Module, *args: Any, **kwargs: Any) -> Trace:
         stack.enter_context(_Functions(recorder))
         output = model(*map(_tracked, args), **{name: _tracked(value) for name, value in kwargs.items()})
     (root,) = recorder.top.children
-    return Trace(model, root, output, recorder.nodes)
+    return Trace(model, root, output, recorder.nodes, recorder.made)
 
 
 def _tracked(value: Any) -> Any:
     """A floating-point tensor that autograd would not track (an input, rows of a frozen table), as one that it does."""
+    if isinstance(value, Tensor) and value.is_inference():
+        value = value.clone()
     if isinstance(value, Tensor) and value.is_floating_point() and torch.is_grad_enabled() and not value.requires_grad:
         return value.detach().requires_grad_().clone()
     return value
@@ -113,6 +127,24 @@ def _tracked(value: Any) -> Any:
 def tensors(structure: Any) -> list[Tensor]:
     """All floating-point tensors in a nest of tuples, lists, mappings and dataclasses, in order."""
     return [t for t in _flat(structure, Tensor) if t.is_floating_point()]
+
+
+def users(made: list[Node]) -> dict[Node, list[Node]]:
+    """For every node: those that were made from it."""
+    found: dict[Node, list[Node]] = {}
+    for node in made:
+        for parent in dict.fromkeys(node.parents):
+            found.setdefault(parent, []).append(node)
+    return found
+
+
+def parts(output: Any) -> list[Any]:
+    """What a model returns, taken apart once: the values of a mapping or dataclass, the items of a tuple or list."""
+    if isinstance(output, dict):
+        return list(output.values())
+    if isinstance(output, list | tuple):
+        return list(output)
+    return list(vars(output).values()) if is_dataclass(output) else [output]
 
 
 def _flat(structure: Any, kind: type) -> Iterator:
@@ -134,6 +166,7 @@ class _Recorder(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.nodes: dict[int, Node] = {}
+        self.made: list[Node] = []
         self.count = 0
         self.overwritten: list[Tensor] = []
         self.top = Call(nn.Module(), 0)
@@ -151,12 +184,12 @@ class _Recorder(TorchDispatchMode):
         taken = self._as_nodes(args), self._as_nodes(kwargs)
         output = func(*args, **kwargs)
         name = func.overloadpacket.__name__
-        for tensor in _flat(output, Tensor):
-            self._add(name, tensor, *taken)
+        for number, tensor in enumerate(_flat(output, Tensor)):
+            self._add(name, tensor, *taken, func, number)
         for argument, value in zip(func._schema.arguments, args):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 for tensor in _flat(value, Tensor):
-                    self._write(name, tensor, *taken)
+                    self._write(name, tensor, *taken, func)
         self.count += 1
         return output
 
@@ -169,12 +202,13 @@ class _Recorder(TorchDispatchMode):
             return {key: self._as_nodes(item) for key, item in structure.items()}
         return structure
 
-    def _add(self, op, tensor, args, options):
-        self.nodes[id(tensor)] = Node(op, tensor, args, options, self.count)
+    def _add(self, op, tensor, args, options, function=None, number=0):
+        node = self.nodes[id(tensor)] = Node(op, tensor, args, options, self.count, function, number)
+        self.made.append(node)
 
-    def _write(self, op, tensor, args, options):
+    def _write(self, op, tensor, args, options, function):
         """A write in place: the tensor gets a new node, and so does the one whose view it is."""
-        self._add(op, tensor, args, options)
+        self._add(op, tensor, args, options, function)
         base = tensor._base
         if base is not None:
             self.count += 1
@@ -239,6 +273,63 @@ class _Functions(TorchFunctionMode):
         output = func(*args, **kwargs)
         self.recorder.close([output])
         return output
+
+
+_OWN = set(vars(nn.Module())) - {"_buffers"}  # what every module has, its parameters and submodules among it
+
+
+@contextmanager
+def _undone(model: nn.Module) -> Iterator[None]:
+    """Within the block the modules work on copies of their buffers and of tensors in their attributes."""
+    before = {module: dict(vars(module)) for module in model.modules()}
+    copies: dict[int, Any] = {}
+    try:
+        for module, attributes in before.items():
+            for name in attributes.keys() - _OWN:
+                vars(module)[name] = _copied(attributes[name], copies)
+        yield
+    finally:
+        for module, attributes in before.items():
+            for name in vars(module).keys() - attributes.keys():
+                del vars(module)[name]
+            for name in attributes.keys() - _OWN:
+                vars(module)[name] = attributes[name]
+
+
+def _copied(value: Any, copies: dict[int, Any]) -> Any:
+    """Copies of tensors and of what holds them; everything else, parameters too, as it is."""
+    if id(value) in copies:
+        return copies[id(value)]
+    copied = value
+    if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+        copied = value.detach().clone()
+    elif type(value) is list:
+        copied = [_copied(item, copies) for item in value]
+    elif type(value) is tuple:
+        copied = tuple(_copied(item, copies) for item in value)
+    elif type(value) in (dict, OrderedDict):
+        copied = type(value)((key, _copied(item, copies)) for key, item in value.items())
+    copies[id(value)] = copied
+    return copied
+
+
+@contextmanager
+def _without_checkpoints() -> Iterator[None]:
+    """Activation checkpointing drops tensors and computes them again; within the block functions are just called."""
+
+    class Called:
+        @staticmethod
+        def apply(function, preserve, *args):
+            return function(*args)
+
+    def called(*_, **__):
+        yield
+
+    with ExitStack() as stack:
+        for name, simple in (("CheckpointFunction", Called), ("_checkpoint_without_reentrant_generator", called)):
+            if hasattr(checkpoint, name):  # torch's own names, which may change
+                stack.enter_context(mock.patch.object(checkpoint, name, simple))
+        yield
 
 
 @contextmanager

@@ -9,8 +9,24 @@ from typing import Any
 from torch import nn
 
 from normlab.inspection.norm_probe import NormReport, measure
-from normlab.inspection.sublayers import Norm, Sublayer, Unknown, root, sublayers
-from normlab.inspection.trace import Call, Node, Trace, trace
+from normlab.inspection.sublayers import (
+    PRODUCTS,
+    Norm,
+    Sublayer,
+    Unknown,
+    is_light,
+    is_normalizing,
+    root,
+    sublayers,
+)
+from normlab.inspection.trace import Call, Node, Trace, trace, users
+from normlab.inspection.written_out import written_norms
+
+
+# Pooling over tokens, which a final norm may stand behind, and what unrecognized norms are made of.
+_REDUCTIONS = {"mean", "sum", "amax", "max", "square", "abs", "pow", "clamp_min", "clamp", "reciprocal"}
+_REDUCTIONS |= {"rsqrt", "sqrt", "var", "var_mean", "std", "linalg_vector_norm", "norm"}
+_UNRECOGNIZED = "something like a norm is written out and was not recognized"
 
 
 @dataclass(eq=False)
@@ -26,21 +42,28 @@ class Block:
 
 @dataclass(eq=False)
 class Stack:
-    """Blocks one after the other, with the norms right before and right behind them."""
+    """Blocks one after the other, with the norms before and behind them, or why these cannot be told."""
 
     blocks: list[Block]
     embedding_norm: Norm | None = None
     final_norm: Norm | None = None
+    embedding_unknown: str | None = None
+    final_unknown: str | None = None
 
 
 def wiring_of(model: nn.Module, *args: Any, **kwargs: Any) -> "Wiring":
     """Run the model once and work out its wiring. A model of ``transformers`` keeps no cache of keys and values."""
+    return Wiring(run_of(model, *args, **kwargs))
+
+
+def run_of(model: nn.Module, *args: Any, **kwargs: Any) -> Trace:
+    """The run that :func:`wiring_of` looks at."""
     if hasattr(getattr(model, "config", None), "output_hidden_states"):
         taken = signature(model.forward).parameters.values()
         any_name = any(p.kind is Parameter.VAR_KEYWORD for p in taken)
         options = {"output_hidden_states": True, "use_cache": False}
         kwargs = {name: v for name, v in options.items() if any_name or name in {p.name for p in taken}} | kwargs
-    return Wiring(trace(model, *args, **kwargs))
+    return trace(model, *args, **kwargs)
 
 
 class Wiring:
@@ -53,14 +76,17 @@ class Wiring:
 
     def __init__(self, run: Trace):
         self.run = run
-        self.norms = list(_norms(run.root, {}))
+        modules = list(_norms(run.root, {}))
+        self.norms = sorted(modules + written_norms(run.made, modules), key=lambda norm: norm.call.start)
         self.by_output = {norm.output: norm for norm in self.norms}
         self._norm_calls = {norm.call for norm in self.norms}
         self._containers = _container_of_each_element(run.model)
         self._blocks: dict[Call, Block] = {}
         self.stacks = self._find_stacks()
+        self._users = users(run.made)
         for stack in self.stacks:
-            self._add_outer_norms(stack)
+            self._add_embedding_norm(stack)
+            self._add_final_norm(stack)
 
     # --- stacks ---------------------------------------------------------------------------------------------------
 
@@ -69,23 +95,34 @@ class Wiring:
         richness = [_richness([self._block(call) for call in chain]) for chain in chains]
         if max(richness, default=0) < 2 and self._is_block(self.run.root):
             whole = self._block(self.run.root)  # the model is a single block
-            if len(whole.sublayers) > max(richness, default=0):
+            if len(whole.sublayers) > max(richness, default=0) and not _is_row_of(chains, whole):
                 return [Stack([whole])]
         # Where nothing was understood, only what repeats is called a stack.
         good = [c for c, rich in zip(chains, richness) if rich] or [c for c in chains if len(c) > 1]
-        return [Stack([self._block(call) for call in chain]) for chain in good]
+        stacks: list[Stack] = []
+        for chain in good:
+            blocks = [self._block(call) for call in chain]
+            if stacks and self.root(blocks[0].x) is self.root(stacks[-1].blocks[-1].y):
+                stacks[-1].blocks += blocks  # a layer used again, or a stack cut into parts
+            else:
+                stacks.append(Stack(blocks))
+        return stacks
 
     def _chains_below(self, call: Call) -> Iterator[list[Call]]:
-        """Chains of blocks: the innermost ones whose blocks have two sublayers or more, else the outermost ones."""
+        """Chains of blocks: the innermost ones whose blocks have two sublayers or more, else the outermost ones.
+
+        Inner blocks of one sublayer count if the outer one is nothing but a row of them.
+        """
         chains = self._chains(call.children)
         in_chain = {c for chain in chains for c in chain}
         for child in call.children:
             if child not in in_chain:
                 yield from self._chains_below(child)
         for chain in chains:
-            inner = [c for element in chain for c in self._chains_below(element)]
-            rich = [c for c in inner if _richness([self._block(e) for e in c]) > 1]
-            yield from rich or [chain]
+            inner = [list(self._chains_below(element)) for element in chain]
+            rich = [c for chains in inner for c in chains if _richness([self._block(e) for e in c]) > 1]
+            rows = [c for e, chains in zip(chain, inner) if _is_row_of(chains, self._block(e)) for c in chains]
+            yield from rich or rows or [chain]
 
     def _chains(self, calls: Iterable[Call]) -> list[list[Call]]:
         """Calls of like modules, each reading what the one before it returned."""
@@ -111,13 +148,71 @@ class Wiring:
             return False
         return any(p.dim() > 1 for p in call.module.parameters())
 
-    def _add_outer_norms(self, stack: Stack) -> None:
-        stack.embedding_norm = self.by_output.get(self.root(stack.blocks[0].x))
+    # --- norms before and behind a stack ------------------------------------------------------------------------------
+
+    def _add_embedding_norm(self, stack: Stack) -> None:
+        """The norm between the embedding and the first block; sums, scales, masks and a matrix may follow it."""
+        first = stack.blocks[0]
+        ends = {block.y for other in self.stacks for block in other.blocks}
+        found, seen, signs = [], set[Node](), []
+        waiting = [(first.x, 0)]
+        while waiting:
+            node, matrices = waiting.pop()
+            if node in seen or (node in ends and node is not first.x):
+                continue
+            seen.add(node)
+            norm = self.by_output.get(node)
+            if norm is not None:
+                found.append(norm)
+            elif node not in ends:
+                signs += [node] if self._is_unknown_norm(node) else []
+                matrix = node.op in ("mm", "addmm")
+                if is_light(node) or node.op in _REDUCTIONS or (matrix and not matrices):
+                    waiting += [(parent, matrices + matrix) for parent in node.parents]
+        if len(found) == 1 and not signs:
+            stack.embedding_norm = found[0]
+        elif found:
+            stack.embedding_unknown = "several norms meet before the first block"
+        elif any(self._has_tokens(sign) for sign in signs):
+            stack.embedding_unknown = _UNRECOGNIZED
+
+    def _add_final_norm(self, stack: Stack) -> None:
+        """The norm behind the last block: of the whole stream, else of a part of it or of its mean over tokens."""
         last = self.root(stack.blocks[-1].y)
-        inside = [(b.call.start, b.call.end) for b in stack.blocks]
-        for norm in self.norms:
-            if self.root(norm.source) is last and not any(s <= norm.call.start < e for s, e in inside):
-                stack.final_norm = norm
+        reached = self.lightly_reached(stack.blocks[-1].y, _REDUCTIONS)
+        outside = [n for n in self.norms if not any(_inside(n, b) for other in self.stacks for b in other.blocks)]
+        exact = [norm for norm in outside if self.root(norm.source) is last]
+        near = [norm for norm in outside if norm.source in reached]
+        if exact:
+            stack.final_norm = exact[-1]
+        elif len({norm.report for norm in near}) == 1:
+            stack.final_norm = near[0]
+        elif near:
+            stack.final_unknown = "several norms stand behind the last block"
+        elif any(self._is_unknown_norm(node) for node in reached):
+            stack.final_unknown = _UNRECOGNIZED
+
+    def lightly_reached(self, node: Node, more: Collection[str] = ()) -> set[Node]:
+        """What was made from the node by views, slices, sums, masks and scales, and by the operations of ``more``.
+
+        The insides of norms and what other blocks do are left out.
+        """
+        seen, waiting = {node}, [node]
+        while waiting:
+            for user in self._users.get(waiting.pop(), ()):
+                known = user in self.by_output or any(norm.covers(user) for norm in self.norms)
+                foreign = any(b.call.start <= user.index < b.call.end for s in self.stacks for b in s.blocks)
+                if user not in seen and not known and not foreign and (is_light(user) or user.op in more):
+                    seen.add(user)
+                    waiting.append(user)
+        return seen
+
+    def _is_unknown_norm(self, node: Node) -> bool:
+        return node.value.numel() > 1 and is_normalizing(node) and not any(norm.covers(node) for norm in self.norms)
+
+    def _has_tokens(self, node: Node) -> bool:
+        """True if an embedding, a product or an input went into the node: not so for a table of positions."""
+        return any(n.op == "embedding" or n.op in PRODUCTS for n in self.behind(node, ()))
 
     def root(self, node: Node) -> Node:
         return root(node, self.by_output)
@@ -158,9 +253,19 @@ def _ends(call: Call) -> list[tuple[Node, Node]]:
     return []
 
 
+def _inside(norm: Norm, block: Block) -> bool:
+    return block.call.start <= norm.call.start < block.call.end
+
+
 def _richness(blocks: list[Block]) -> int:
     """The most sublayers that any of the blocks has."""
     return max((len(b.sublayers) for b in blocks), default=0)
+
+
+def _is_row_of(chains: list[list[Call]], block: Block) -> bool:
+    """True if what looks like one block is a row of blocks with one sublayer each, all of one kind."""
+    kinds = {sublayer.kind for sublayer in block.sublayers}
+    return sum(map(len, chains)) == len(block.sublayers) > 1 and len(kinds) == 1
 
 
 def _container_of_each_element(model: nn.Module) -> dict[nn.Module, nn.Module]:
