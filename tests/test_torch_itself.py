@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-
 from draw import normal
+from torch import nn
 
 VERSION = "2.13"  # described in November 2026; older ones are described in the docstrings
 

@@ -11,7 +11,6 @@ from course import buttons
 from small_book import ROOT, build, claim_output, make_book
 from sphinx.errors import ExtensionError
 
-
 TEXT = r"""A formula $x_1$, a claim {claim}`first`, another {claim}`second`.
 
 $$ x = y \\ y = z $$ (eq-a)

@@ -22,7 +22,6 @@ from normlab.inspection.sublayers import (
 from normlab.inspection.trace import Call, Node, Trace, trace, users
 from normlab.inspection.written_out import written_norms
 
-
 # Pooling over tokens, which a final norm may stand behind, and what unrecognized norms are made of.
 _REDUCTIONS = {"mean", "sum", "amax", "max", "square", "abs", "pow", "clamp_min", "clamp", "reciprocal"}
 _REDUCTIONS |= {"rsqrt", "sqrt", "var", "var_mean", "std", "linalg_vector_norm", "norm"}
