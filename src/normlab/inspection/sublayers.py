@@ -401,6 +401,8 @@ class _Peeler:
                 sublayer.unknown_qk_norm = any(a.unknown_norm or a.all_norms for a in found)
         else:
             mixes = _mixes_tokens(sublayer)
+            if mixes is False and self.meets_others(region):
+                mixes = None
             sublayer.kind = "unknown" if mixes is None else "mixer" if mixes else "mlp"
         sublayer.hidden_norm = self.has_hidden_norm(sublayer)
 
@@ -473,6 +475,15 @@ class _Peeler:
         rows = still[0].value.flatten(0, -2) if still[0].value.dim() > 1 else still[0].value[None]
         stored = any(isinstance(n.value, nn.Parameter) for n in self.closure(still[0], self.is_stream))
         return not stored and not torch.equal(rows, rows[:1].expand_as(rows))
+
+    def meets_others(self, region: set[Node]) -> bool:
+        """True if the stream is multiplied with what was computed before the block, parameters aside: other tokens?"""
+        for node in region:
+            if node.op in ("bmm", "baddbmm", "mm") and self.depends.get(node, False):
+                still = [p for p in node.parents[-2:] if not self.depends.get(p, False)]
+                if any(self.from_outside(p) and not self.is_learned(p) for p in still):
+                    return True
+        return False
 
     def from_outside(self, node: Node) -> bool:
         """True if something computed before the block went into the node."""
