@@ -61,7 +61,9 @@ def wiring_diagram(report: ModelReport) -> Diagram:
     under the picture. Nothing stands there that is not in the report: embeddings and the head are not drawn.
     """
     drawing = _Drawing()
-    drawing.legend(report.origin, list(_norms(report)))
+    more = f" and {len(report.cut) - 1} other sizes" if len(report.cut) > 1 else ""
+    cut = [f"cut: {report.cut[0]}{more}"] if report.cut else []
+    drawing.legend(cut + list(report.notes), list(_norms(report)))
     if not report.stacks:
         drawing.unknown("structure unknown: no stack of residual blocks was recognized")
     for number, stack in enumerate(report.stacks, 1):
