@@ -318,6 +318,8 @@ class _Drawing:
             self.line((middle, top), (middle, self.y))
         self.line((middles[-1], self.y), (STREAM + 9, self.y))
         self.arrow(STREAM + 9, self.y, "left")
+        formulas = ", ".join(dict.fromkeys(sublayer.formula for sublayer in group))
+        self.text(STREAM + 14, self.y - 5, _shortened(formulas, RIGHT - STREAM - 14))
         self.add(first.stream_scale, fork)
         self.up(8 + STEP)
         self.on_stream(group[-1].post_norm, None, "")
