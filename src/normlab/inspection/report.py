@@ -53,9 +53,10 @@ class SublayerReport:
     reads, on the sum (``post_norm``), or on the stream where the skip starts behind it (``skip_norm``); the scales
     multiply what F reads, what it adds, the stream, and the block's last sum, None for a learned one. ``inner_norms``
     are those inside F, other than QK-norms. ``joins_next``: it is added to the stream together with the next sublayer,
-    in parallel. ``shares_norm``: N is also the norm of the sublayer in parallel. ``hidden_norm``: F begins or ends with a norm of
-    its own, one that was not recognized or is not on just what F reads or returns, so that the placement cannot be
-    told. ``unknown_qk_norm``: queries, keys or their products are normed in a way that was not recognized.
+    in parallel. ``shares_norm``: N is also the norm of the sublayer in parallel. ``hidden_norm``: F begins or ends
+    with a norm of its own, one that was not recognized or is not on just what F reads or returns, so that the
+    placement cannot be told. ``unknown_qk_norm``: queries, keys or their products are normed in a way that was not
+    recognized.
     """
 
     kind: str
