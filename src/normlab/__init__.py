@@ -31,6 +31,7 @@ _MODULES = (
     "cli",
     "config",
     "conventions",
+    "cost",
     "data",
     "device",
     "drills",
@@ -49,6 +50,7 @@ _MODULES = (
     "placement",
     "probes",
     "record",
+    "times",
     "training",
     "transformer",
 )
