@@ -3,17 +3,19 @@
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from normlab import bench, cost, device, ledger, norms, times
-from normlab.record import Recipe
+from normlab import bench, cost, device, ledger, norms, record, times
+from normlab.record import Recipe, grid
 
 WIDTHS = (256, 1024, 4096, 8192)
 CPU = times.CLOCKS["cpu"]
@@ -83,6 +85,23 @@ def _quartiles(race: times.Race, base: str) -> dict:
 
 def _four_digits(value: float) -> float:
     return float(f"{value:.4g}")
+
+
+def compiled_addition(norm: str) -> dict:
+    """How many kernels torch.compile makes on the CPU of a residual addition and a norm by hand. Needs a C++ compiler."""
+    from torch._inductor.utils import run_and_get_code
+
+    function, _ = cost.implementations(1024)[norm]
+    x, update = torch.randn(2, 256, 1024, generator=torch.Generator().manual_seed(0))
+    torch._dynamo.reset()
+    with torch.no_grad():
+        _, sources = run_and_get_code(torch.compile(partial(cost.add_and_norm, function), dynamic=False), x, update)
+    return {"kernels": sum(len(re.findall(r"^cpp_fused_\w+ = async_compile", s, re.MULTILINE)) for s in sources)}
+
+
+def recorded(part: str, **setting: Any) -> dict:
+    """A result of the record ``cost_times``."""
+    return record.results(record.load("cost_times"), part=part, **setting)[0]
 
 
 # --- shares of a model --------------------------------------------------------------------------------------------
@@ -196,6 +215,28 @@ def taken_apart(without: float, with_layer_norm: float, with_other: float) -> tu
     return saved / with_layer_norm, layer_norm / with_layer_norm, saved / layer_norm
 
 
+# --- what others measured on GPUs ---------------------------------------------------------------------------------
+
+LIGER = {  # ms for [2048, width] bfloat16 on one A100 (SXM4, 80 GB): their LlamaRMSNorm, Liger Kernel 0.2.1's kernel
+    "forward": {4096: (0.2799, 0.03107), 8192: (0.5190, 0.05174), 16384: (0.9856, 0.09526), 32768: (1.919, 0.1822)},
+    "backward": {4096: (0.7404, 0.09914), 8192: (1.352, 0.1780), 16384: (2.570, 0.3205), 32768: (5.015, 1.056)},
+}
+"""Medians of benchmark/data/all_benchmark_data.csv in linkedin/Liger-Kernel, commit ead96b6, dated 2024-09-03."""
+
+
+def llama_norm(width: int, gains: torch.dtype = torch.float32) -> cost.Norm:
+    """The RMSNorm that the benchmark of Liger Kernel writes down, with its parameters."""
+    weight = torch.ones(width, dtype=gains, requires_grad=True)
+
+    def norm(x: Tensor) -> Tensor:
+        wide = x.to(torch.float32)
+        variance = wide.pow(2).mean(-1, keepdim=True)
+        wide = wide * torch.rsqrt(variance + 1e-6)
+        return weight * wide.to(x.dtype)
+
+    return norm, [weight]
+
+
 # --- records ------------------------------------------------------------------------------------------------------
 
 _SIZES = [[tokens, width] for tokens in (1, 128, 8192) for width in WIDTHS]
@@ -220,5 +261,11 @@ RECORDS = (
             *({"part": "decoding", "width": w, "layers": 4, "tokens": 128, "seconds": 3.0} for w in (128, 384)),
         ],
         measure_apart,
+    ),
+    Recipe(
+        "compiled_addition",
+        "kernels that torch.compile makes of a residual addition and a hand-written norm on a CPU, forward pass",
+        grid(norm=["LayerNorm, by hand", "RMSNorm, by hand"]),
+        compiled_addition,
     ),
 )
