@@ -113,8 +113,8 @@ class Count(TorchDispatchMode):
             read, written = _tensors((operands, named)), _tensors(results)
             if read or written:
                 largest = [max((t.numel() for t in tensors), default=0) for tensors in (read, written)]
-                sizes = (tuple(map(_bytes, tensors)) for tensors in (read, written))
-                self.kernels.append(Kernel(name, *sizes, largest[1] < largest[0]))
+                sizes = [tuple(map(_bytes, tensors)) for tensors in (read, written)]
+                self.kernels.append(Kernel(name, sizes[0], sizes[1], largest[1] < largest[0]))
         return results
 
     @property
