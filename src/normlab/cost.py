@@ -4,6 +4,7 @@ Counts are the same on every machine. Times are :mod:`normlab.bench`'s business;
 :mod:`normlab.ledger`'s.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -55,7 +56,8 @@ def implementations(
         "F.rms_norm": (lambda x: F.rms_norm(x, (width,), weight, 1e-6), [weight]),
     }
     try:
-        from transformers.models.llama.modeling_llama import LlamaRMSNorm
+        with warnings.catch_warnings(action="ignore"):  # tqdm misses widgets that nobody asked for
+            from transformers.models.llama.modeling_llama import LlamaRMSNorm
     except ImportError:
         pass
     else:

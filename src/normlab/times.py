@@ -212,7 +212,9 @@ def race_addition(
 # --- the machine --------------------------------------------------------------------------------------------------
 
 
-def bandwidth(numbers: int, device: torch.device | str = "cpu", rounds: int = 15) -> float:
+def bandwidth(
+    numbers: int, device: torch.device | str = "cpu", rounds: int = 15, clock: Clock = time.perf_counter
+) -> float:
     """Bytes a second that a copy from one float32 tensor to another reads and writes, the best of some rounds.
 
     Both tensors are there before, so that no memory is asked for.
@@ -220,14 +222,18 @@ def bandwidth(numbers: int, device: torch.device | str = "cpu", rounds: int = 15
     x = torch.ones(numbers, device=device)
     y = torch.zeros_like(x)
     calls = max(1, min(100, 2**21 // numbers))
-    found = race({"copy": lambda: y.copy_(x)}, rounds, calls=calls, wait=waiter(device))
+    found = race({"copy": lambda: y.copy_(x)}, rounds, calls=calls, wait=waiter(device), clock=clock)
     return 2 * x.nbytes / found.best("copy")
 
 
 def peak(
-    size: int = 1024, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu", rounds: int = 5
+    size: int = 1024,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    rounds: int = 5,
+    clock: Clock = time.perf_counter,
 ) -> float:
     """Operations a second of a product of two square matrices, the best of some rounds."""
     a, b = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(2))
-    return 2 * size**3 / race({"product": lambda: a @ b}, rounds, wait=waiter(device)).best("product")
+    return 2 * size**3 / race({"product": lambda: a @ b}, rounds, wait=waiter(device), clock=clock).best("product")
 

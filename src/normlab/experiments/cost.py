@@ -57,8 +57,8 @@ def measure(part: str, **setting: Any) -> dict:
 def _machine(numbers: list[int], sizes: list[int]) -> dict:
     return {
         "machine": times.machine(),
-        "copy": {n: _four_digits(times.bandwidth(n)) for n in numbers},
-        "peak": {n: _four_digits(times.peak(n)) for n in sizes},
+        "copy": {n: _four_digits(times.bandwidth(n, clock=CPU)) for n in numbers},
+        "peak": {n: _four_digits(times.peak(n, clock=CPU)) for n in sizes},
     }
 
 
