@@ -6,7 +6,8 @@ import pytest
 import torch
 from draw import normal
 
-from normlab import bench, norms, times
+from normlab import bench, norms
+from normlab.cost import times
 from normlab.transformer import Transformer, TransformerConfig
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from normlab import cost, times
+from normlab import cost
+from normlab.cost import times
 
 
 TOKENS = 2**16  # of width 8: so many that one call is a turn

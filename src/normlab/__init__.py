@@ -50,7 +50,6 @@ _MODULES = (
     "placement",
     "probes",
     "record",
-    "times",
     "training",
     "transformer",
 )

@@ -1,4 +1,4 @@
-"""Tables of what a norm costs: counts (:mod:`normlab.cost`) and times (:mod:`normlab.times`). ``make bench`` prints
+"""Tables of what a norm costs: counts (:mod:`normlab.cost`) and times (:mod:`normlab.cost.times`). ``make bench`` prints
 them, as text and with ``--json`` also to a file.
 
 Absolute times are those of one machine on one day; ratios carry further, but not everywhere.
@@ -20,9 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normlab import cost, device, fast, files, functional, norms, times
+from normlab import cost, device, fast, files, functional, norms
+from normlab.cost import times
+from normlab.cost.times import CLOCKS, KEEP_MEMORY, Call, Clock, Race, machine, race
 from normlab.page.tables import table
-from normlab.times import CLOCKS, KEEP_MEMORY, Call, Clock, Race, machine, race
 from normlab.training.losses import next_token_loss
 
 # --- norms --------------------------------------------------------------------------------------------------------

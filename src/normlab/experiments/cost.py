@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normlab import bench, cost, device, ledger, norms, record, times
+from normlab import bench, cost, device, ledger, norms, record
+from normlab.cost import times
 from normlab.record import Recipe, grid
 
 WIDTHS = (256, 1024, 4096, 8192)

@@ -1,6 +1,6 @@
 """What a norm does to memory, counted: kernels, reductions, bytes moved, bytes kept for the backward pass.
 
-Counts are the same on every machine. Times are :mod:`normlab.bench`'s business; what a whole model costs, by formula, is
+Counts are the same on every machine. Times are taken in :mod:`normlab.cost.times`; what a whole model costs, by formula, is
 :mod:`normlab.ledger`'s.
 """
 
