@@ -3,15 +3,17 @@
 from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
+from textwrap import wrap
 from typing import Any
 
 import torch
 from torch import nn
 
 from normlab.attention import QKNorm
+from normlab.inspection.cut import Cut
 from normlab.inspection.norm_probe import NormReport
 from normlab.inspection.sublayers import Norm, Sublayer
-from normlab.inspection.trace import parts, tensors
+from normlab.inspection.trace import parts, tensors, with_random_weights
 from normlab.inspection.wiring import Block, Stack, Wiring, run_of
 from normlab.placement import Placement
 
@@ -23,6 +25,7 @@ class LastHidden(str, Enum):
     BOTH = "returned twice: behind the final norm, and as it leaves the last block"
     STREAM = "returned as it leaves the last block"
     NOT_RETURNED = "not returned"
+    UNKNOWN = "unknown: no stack of residual blocks was recognized"
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,10 @@ class SublayerReport:
 
     ``kind`` is "attention", "cross-attention", "mlp", "mixer" (tokens meet in another way) or "unknown".
     ``placement`` is None for a wiring without a name; ``formula`` says what was seen: x stream, F sublayer, N norm
-    before it or on the stream, O norm of its output. ``inner_norms`` are those inside F, other than QK-norms.
+    before it or on the stream, O norm of its output. The norms and scales are the parts of the formula: N on what F
+    reads, on the sum (``post_norm``), or on the stream where the skip starts behind it (``skip_norm``); the scales
+    multiply what F reads, what it adds, and the stream, None for a learned one. ``inner_norms`` are those inside F,
+    other than QK-norms. ``joins_next``: it is added to the stream together with the next sublayer, in parallel.
     ``shares_norm``: N is also the norm of the sublayer in parallel. ``hidden_norm``: F begins or ends with a norm of
     its own, one that was not recognized or is not on just what F reads or returns, so that the placement cannot be
     told. ``unknown_qk_norm``: queries, keys or their products are normed in a way that was not recognized.
@@ -55,13 +61,25 @@ class SublayerReport:
     kind: str
     placement: Placement | None
     formula: str
-    norm: NormReport | None
+    input_norm: NormReport | None
     output_norm: NormReport | None
+    post_norm: NormReport | None = None
+    skip_norm: NormReport | None = None
+    input_scale: float | None = 1.0
+    output_scale: float | None = 1.0
+    stream_scale: float | None = 1.0
     qk_norm: QKNormReport | None = None
     inner_norms: tuple[NormReport, ...] = ()
+    joins_next: bool = False
     shares_norm: bool = False
     hidden_norm: bool = False
     unknown_qk_norm: bool = False
+
+    @property
+    def norm(self) -> NormReport | None:
+        """The N of the formula; None if there is none, or more than one."""
+        norms = [norm for norm in (self.input_norm, self.post_norm, self.skip_norm) if norm]
+        return norms[0] if len(norms) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -89,11 +107,21 @@ class StackReport:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """What :func:`inspect` found; print it. ``stacks`` is empty where no stack of blocks was recognized."""
+    """What :func:`inspect` found; print it. ``stacks`` is empty where no stack of blocks was recognized.
+
+    ``cut`` and ``notes`` say what ``normlab inspect`` did to a configuration before it built the model.
+    """
 
     model: str
     stacks: tuple[StackReport, ...]
     last_hidden: LastHidden
+    cut: tuple[Cut, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def origin(self) -> list[str]:
+        """What was built, in lines: the cut and the notes."""
+        return [*([f"cut: {', '.join(map(str, self.cut))}"] if self.cut else []), *self.notes]
 
     def __str__(self) -> str:
         return "\n".join(_Text(self).lines())
@@ -107,7 +135,8 @@ def inspect(model: nn.Module, *args: Any, **kwargs: Any) -> ModelReport:
 
     Args:
         model: a Transformer of this package, of ``transformers``, of torch (``torch.nn.TransformerEncoder``), or the
-            reader's own. It is run in evaluation mode, with autograd, and left as it was.
+            reader's own. It is run in evaluation mode, with autograd, and left as it was. Weights that are all zero, or
+            not all finite, show nothing of what they are for; random ones take their place for the run.
         args, kwargs: an input for it. Without one a few token ids are tried, or, where there is no embedding, a few
             random vectors.
 
@@ -133,7 +162,8 @@ def _observe(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Wiring:
     training = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        run = run_of(model, *args, **kwargs)
+        with with_random_weights(model):
+            run = run_of(model, *args, **kwargs)
     except Exception as error:
         if given:
             raise
@@ -164,12 +194,14 @@ def _check_tensors(model: nn.Module) -> None:
 
 
 def _example(model: nn.Module) -> torch.Tensor:
-    """A few ids that every embedding knows, or random vectors for a model without embeddings."""
+    """A few ids that every embedding knows and none has zeros for, or random vectors for a model without embeddings."""
     weights = [p for p in model.parameters() if p.dim() > 1]
     device = weights[0].device if weights else None
-    sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
-    if sizes:
-        return torch.arange(8, device=device).remainder(min(sizes)).view(2, 4)
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+    if tables:
+        ids = range(min(table.num_embeddings for table in tables))
+        words = [i for i in ids if all(table.padding_idx != i for table in tables)] or [0]
+        return torch.tensor([words[i % len(words)] for i in range(8)], device=device).view(2, 4)
     if not weights:
         raise ValueError("a model without matrices has no width; pass an input: normlab.inspect(model, x)")
     generator = torch.Generator().manual_seed(0)
@@ -194,19 +226,24 @@ def _block(block: Block) -> BlockReport:
     sublayers = []
     for sublayer in block.sublayers:
         at_attention = _attention_norms(sublayer)
-        norms = [n for n in (sublayer.input_norm, sublayer.post_norm, sublayer.skip_norm) if n]
         sublayers.append(
             SublayerReport(
                 sublayer.kind,
                 _placement(sublayer, block),
                 sublayer.formula,
-                norms[0].report if len(norms) == 1 else None,
+                _report(sublayer.input_norm),
                 _report(sublayer.output_norm),
+                _report(sublayer.post_norm),
+                _report(sublayer.skip_norm),
+                sublayer.input_scale,
+                sublayer.output_scale,
+                sublayer.stream_scale,
                 _qk_norm(sublayer),
                 tuple(n.report for n in sublayer.inner_norms if n not in at_attention),
+                sublayer.after is None,
                 sublayer.shares_norm,
                 sublayer.hidden_norm,
-                sublayer.attention is not None and sublayer.attention.unknown_norm,
+                sublayer.unknown_qk_norm,
             )
         )
     return BlockReport(tuple(sublayers), block.unknown)
@@ -228,7 +265,7 @@ def _placement(sublayer: Sublayer, block: Block) -> Placement | None:
     if _is_hybrid(block):
         return Placement.HYBRID
     norms = (bool(sublayer.input_norm), bool(sublayer.output_norm), bool(sublayer.post_norm))
-    placement = None if sublayer.skip_norm else _PLACEMENTS.get(norms)
+    placement = None if sublayer.skip_norm or sublayer.sum_scale != 1 else _PLACEMENTS.get(norms)
     if sublayer.stream_scale != 1:
         scaled = placement is Placement.POST and sublayer.stream_scale is not None
         return Placement.DEEPNORM if scaled else None
@@ -246,7 +283,7 @@ def _is_hybrid(block: Block) -> bool:
 
 
 def _attention_norms(sublayer: Sublayer) -> list[Norm]:
-    return [] if sublayer.attention is None else [n for norms in sublayer.attention.norms.values() for n in norms]
+    return [] if sublayer.attention is None else sublayer.attention.all_norms
 
 
 def _qk_norm(sublayer: Sublayer) -> QKNormReport | None:
@@ -258,7 +295,8 @@ def _qk_norm(sublayer: Sublayer) -> QKNormReport | None:
     tokens = sublayer.read.value.numel() // sublayer.read.value.shape[-1]
     possible = {QKNorm.PER_HEAD, QKNorm.JOINT}  # the same thing on a side with one head
     for norm in attention.norms["query"] + attention.norms["key"]:
-        width, vectors = norm.report.width, norm.source.value.numel() // norm.report.width
+        width = norm.report.width // norm.report.groups
+        vectors = norm.source.value.numel() // width
         if width != head_dim:
             possible.discard(QKNorm.PER_HEAD)
         if vectors != tokens or width % head_dim:
@@ -275,7 +313,7 @@ def _last_hidden(wiring: Wiring) -> LastHidden:
     counts.
     """
     if not wiring.stacks:
-        return LastHidden.NOT_RETURNED
+        return LastHidden.UNKNOWN
     stack = wiring.stacks[-1]
     stream = wiring.root(stack.blocks[-1].y)
     normed = set() if stack.final_norm is None else wiring.lightly_reached(stack.final_norm.output)
@@ -298,6 +336,8 @@ class _Text:
 
     def lines(self) -> list[str]:
         lines = [self.report.model]
+        for line in self.report.origin:
+            lines += wrap(line, 118, initial_indent="  ", subsequent_indent="    ")
         if not self.report.stacks:
             lines.append("  structure unknown: no stack of residual blocks was recognized")
         for number, stack in enumerate(self.report.stacks, 1):
