@@ -31,6 +31,7 @@ _MODULES = (
     "cli",
     "config",
     "conventions",
+    "cost",
     "data",
     "device",
     "drills",
