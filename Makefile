@@ -18,11 +18,14 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 VENV_READY := $(VENV)/.venv-ready
 BOOK_READY := $(VENV)/.book-ready
 TEST_READY := $(VENV)/.test-ready
-SOURCES_SEEN := _build/.sources-seen
+# As old as the start of the last build that went through; the extension removes it when a build starts.
+BOOK_BUILT := _build/.doctrees/finished
 
-# Everything the built book depends on; pages of a changed book are all built anew (a few seconds).
-SOURCES := _config.yml _toc.yml constraints.txt $(shell find book notebooks src tools -type f \
-	-not -path '*/__pycache__/*' -not -path '*/.ipynb_checkpoints/*' -not -path '*.egg-info/*' 2>/dev/null)
+# Everything the built book depends on, and the folders, for what is removed. Which pages are built anew is found by
+# book/_ext/course/depends.py. Where the repository's address is stated or a page is gone, the build looks for itself.
+SOURCES := _config.yml _toc.yml constraints.txt $(wildcard .git/config) $(shell find book notebooks src tools \
+	-not -path '*/__pycache__*' -not -path '*/.ipynb_checkpoints*' -not -path '*.egg-info*' 2>/dev/null)
+LOOK := $(if $(BOOK_REPOSITORY_URL)$(BOOK_COLAB_URL)$(GITHUB_REPOSITORY),always) $(if $(wildcard $(HTML)/index.html),,always)
 
 # On all cores; whatever is left out fails the run.
 WHOLE_RUN := $(PY) -m pytest -rs --durations=10 -n auto --whole
@@ -43,8 +46,7 @@ help:  ## list the commands
 
 # --- the two commands -------------------------------------------------------------------------
 
-book: $(BOOK_READY) $(SOURCES_SEEN)  ## build the book (installs what it needs, without torch)
-	@$(VENV)/bin/jupyter-book build . -W -n --keep-going || { rm -f $(SOURCES_SEEN); exit 1; }
+book: $(BOOK_BUILT)  ## build the book (installs what it needs, without torch)
 	@echo
 	@echo "The book stands in $(HTML). Open it in a browser:"
 	@$(PY) -c 'import pathlib; print("   ", pathlib.Path("$(HTML)/index.html").absolute().as_uri())'
@@ -147,7 +149,7 @@ $(TEST_READY): requirements.txt requirements-book.txt pyproject.toml $(CONSTRAIN
 	@$(PIP) -r requirements.txt -c $(CONSTRAINTS)
 	@touch $@
 
-$(SOURCES_SEEN): $(SOURCES)
-	@rm -rf $(HTML) _build/.doctrees
-	@mkdir -p _build
-	@touch $@
+$(BOOK_BUILT): $(BOOK_READY) $(SOURCES) $(LOOK)
+	@$(VENV)/bin/jupyter-book build . -W -n --keep-going
+
+.PHONY: always

@@ -304,11 +304,11 @@ def test_make_book_prints_an_address_that_opens(tmp_path, folder):
     (book / ".venv" / "bin" / "jupyter-book").symlink_to(shutil.which("true"))
     for name in ("Makefile", "_config.yml", "_toc.yml", "constraints.txt"):
         shutil.copy(ROOT / name, book)
-    for step in ("BOOK_READY", "SOURCES_SEEN"):
+    for step in ("BOOK_READY", "BOOK_BUILT"):
         stamp = book / variable(step)
         stamp.parent.mkdir(exist_ok=True)
         stamp.touch()
-    skipped = [f"--old-file={variable(step)}" for step in ("BOOK_READY", "SOURCES_SEEN")]
+    skipped = [f"--old-file={variable(step)}" for step in ("BOOK_READY", "BOOK_BUILT")]
     told = subprocess.run(["make", *skipped, "book"], cwd=book, check=True, capture_output=True, text=True).stdout
     address = urlsplit(re.search(r"^ +(file:\S+)$", told, re.MULTILINE)[1])
     assert (address.query, address.fragment) == ("", "")

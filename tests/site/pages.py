@@ -42,8 +42,8 @@ def is_stale(root: Path) -> bool:
     sources = [root / name for name in ("_config.yml", "_toc.yml", "constraints.txt")]
     for folder in ("book", "notebooks", "src", "tools"):
         sources += [p for p in (root / folder).rglob("*") if not GENERATED.search(p.relative_to(root).as_posix())]
-    built = root / "_build" / "html"  # every build writes the standalone copies, but not every page
-    return _newest([built / "index.html", *built.glob("standalone/*")]) < _newest(sources)
+    finished = root / "_build" / ".doctrees" / "finished"  # as old as the start of the build; gone if it failed
+    return _newest([finished]) < _newest(sources)
 
 
 def _newest(paths) -> float:

@@ -150,6 +150,6 @@ def test_a_missing_copy_is_an_error(tmp_path):
     make_book(tmp_path, copies="def write_copies(root, out):\n    return []\n")
     page = "notebooks/01_small"
     env = SimpleNamespace(found_docs={page}, doc2path=lambda name: f"{name}.ipynb")
-    app = SimpleNamespace(srcdir=tmp_path, outdir=tmp_path, env=env, builder=SimpleNamespace(format="html"))
+    app = SimpleNamespace(srcdir=tmp_path, outdir=tmp_path, doctreedir=tmp_path, env=env, builder=SimpleNamespace(format="html"))
     with pytest.raises(ExtensionError, match="no standalone copy was made of .*01_small.ipynb"):
         buttons._write_copies(app, None)

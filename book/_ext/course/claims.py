@@ -21,7 +21,7 @@ from docutils import nodes
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from . import sources
+from . import depends, sources
 
 LOGGER = logging.getLogger(__name__)
 MIME = "application/vnd.normlab.claim+json"
@@ -60,9 +60,13 @@ def notebooks(root: Path) -> list[Path]:
     return sorted((root / "notebooks").glob("*.ipynb"))
 
 
+# libyaml's loader, where PyYAML has it, is ten times as fast as the one in Python.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
 def read_claims(root: Path) -> dict[str, dict]:
     """The items of `book/claims.yml` by id."""
-    items = yaml.safe_load(claims_file(root).read_text(encoding="utf-8"))
+    items = yaml.load(claims_file(root).read_text(encoding="utf-8"), LOADER)
     return {item["id"]: item for item in items}
 
 
@@ -115,6 +119,11 @@ def _load(app):
     app.course_claims = read_claims(root)
     app.course_verdicts = read_verdicts(root, app.course_claims)
     app.course_chapters, app.course_named = read_chapters(root)
+    for name, item in app.course_claims.items():
+        settled = app.course_verdicts.get(name)
+        depends.provide(app, f"claim {name}", item)
+        depends.provide(app, f"place of claim {name}", [settled and settled.page, verdict_of(app, name)])
+    depends.provide(app, "claims", [app.course_claims, app.course_verdicts, app.course_chapters, app.course_named])
 
 
 # --- nodes ---------------------------------------------------------------------------------------
@@ -145,6 +154,7 @@ def _link(app, source: str, page: str, anchor: str, text: str, *classes: str) ->
 def claim_box(app, found: dict) -> nodes.container:
     """The box under a cell that settles a claim: verdict, id, the sentence, what was measured."""
     name, verdict = found["id"], found["verdict"]
+    depends.uses(app.env, f"claim {name}")
     item = app.course_claims.get(name, {"sentence": "", "limits": ""})
     ledger = _link(app, app.env.docname, LEDGER, f"ledger-{name}", name, "claim-id")
     box = nodes.container("", ids=[f"claim-{name}"], classes=["claim-line", f"is-{_slug(verdict)}"])
@@ -171,6 +181,7 @@ class ClaimRole(SphinxRole):
 
     def run(self):
         app, name = self.env.app, self.text
+        depends.uses(self.env, f"place of claim {name}")
         if name not in app.course_claims:
             LOGGER.warning("claim %r is not in book/claims.yml", name, location=self.get_location())
             return [nodes.abbreviation("", name, explanation=UNCHECKED, classes=["claim-id"])], []
@@ -194,6 +205,7 @@ class ClaimsLedger(SphinxDirective):
 
     def run(self):
         app = self.env.app
+        depends.uses(self.env, "claims")
         groups = self._groups(app.course_claims)
         verdicts = Counter(verdict_of(app, name) for name in app.course_claims)
         used = {page for name in app.course_claims for page in self._chapters(name)}
