@@ -38,7 +38,8 @@ NUMERIC := --ignore=tests/site --ignore=tests/test_packaging.py --ignore=tests/t
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-package normlab \
 	--custom-compile-command "make pins"
 
-.PHONY: help book serve test test-all test-matrix test-oldest lab notebooks record bench drill-score colab sheet deck pins clean
+.PHONY: help book serve quick test test-all test-matrix test-oldest lab notebooks record bench drill-score colab sheet deck \
+	offline wheel linkcheck pins clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -57,6 +58,9 @@ test: $(TEST_READY) book  ## run every test and notebook, and one standalone cop
 
 test-all: $(TEST_READY) book  ## the same, and every other standalone copy; what CI runs
 	$(WHOLE_RUN) --all-copies
+
+quick: $(TEST_READY) book  ## run what a small edit can break, and the changed notebooks and modules' tests (a minute)
+	$(PY) -m pytest -q -n auto $$($(PY) tools/quick.py)
 
 # --- more ---------------------------------------------------------------------------------------
 
@@ -108,6 +112,15 @@ sheet: $(BOOK_READY)  ## write the one-page sheet to _build/two-knobs-sheet.pdf 
 
 deck: $(BOOK_READY)  ## write the questions as an Anki deck to _build/two-knobs.apkg (make book does it as well)
 	@$(PY) tools/deck.py _build/two-knobs.apkg
+
+offline: book  ## write the built book to _build/two-knobs-offline.zip, which opens from the disk
+	@$(PY) tools/offline.py _build/two-knobs-offline.zip
+
+wheel: $(TEST_READY)  ## write the package as a wheel to _build/wheel
+	@$(PY) tools/build_wheel.py _build/wheel
+
+linkcheck: $(BOOK_READY)  ## ask for every address on the web that the book names (needs a network; some minutes)
+	@$(VENV)/bin/jupyter-book build . --builder linkcheck --path-output _build/links -n --keep-going
 
 pins:  ## resolve requirements.txt into constraints.txt and …-oldest.txt (needs uv; UPGRADE=--upgrade moves all)
 	$(COMPILE) $(UPGRADE) requirements.txt -o constraints.txt

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import yaml
-from bs4 import BeautifulSoup
+from bs4 import BeautifulSoup, Tag
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = re.compile(r"(__pycache__|\.ipynb_checkpoints|\.egg-info)/")
@@ -99,6 +99,11 @@ def parsed(path: Path) -> BeautifulSoup:
 
 
 @cache
+def by_id(path: Path) -> dict[str, Tag]:
+    """The elements of a page that have an id."""
+    return {tag["id"]: tag for tag in parsed(path).find_all(id=True)}
+
+
 def identifiers(path: Path) -> set[str]:
     """The ids of a page, to which a link may lead."""
-    return {tag["id"] for tag in parsed(path).find_all(id=True)}
+    return set(by_id(path))

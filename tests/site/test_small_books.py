@@ -76,12 +76,14 @@ def test_a_book_in_a_folder_with_any_name_opens_and_is_searched(browser, sound):
 
 def test_buttons_appear_with_their_addresses(sound):
     """The second build is a warm one: pages must be written anew all the same."""
-    plain = read(sound, "notebooks/01_small")
+    plain, without = read(sound, "notebooks/01_small"), read(sound, "book/claims")
     assert plain.count('class="course-button"') == 1 and 'href="../standalone/01_small.ipynb"' in plain
     code, said = build(sound, BOOK_REPOSITORY_URL=HUB, BOOK_COLAB_URL=COLAB)
-    full = read(sound, "notebooks/01_small")
+    full, ledger = read(sound, "notebooks/01_small"), read(sound, "book/claims")
     assert code == 0, said
     assert f'href="{COLAB}/01_small.ipynb"' in full and f'href="{HUB}"' in full
+    for name in ("first", "second", "third"):
+        assert ledger.count(f'href="{HUB}/issues/new?title=Claim+{name}%3A+"') == 1 and "Report a mistake" not in without
     assert f'href="{HUB}"' in read(sound, "book/intro") and COLAB not in read(sound, "book/intro")
 
 
