@@ -21,9 +21,10 @@ TEST_READY := $(VENV)/.test-ready
 # As old as the start of the last build that went through; the extension removes it when a build starts.
 BOOK_BUILT := _build/.doctrees/finished
 
-# Everything the built book depends on, and the folders, for what is removed. Which pages are built anew is found by
-# book/_ext/course/depends.py. Where the repository's address is stated or a page is gone, the build looks for itself.
-SOURCES := _config.yml _toc.yml constraints.txt $(wildcard .git/config) $(shell find book notebooks src tools \
+# Everything the built book depends on, and the folders, for what is removed (as book/., for book is a command). Which
+# pages are built anew is found by book/_ext/course/depends.py. Where the repository's address is stated or the first
+# page is gone, the build looks for itself.
+SOURCES := _config.yml _toc.yml constraints.txt $(wildcard .git/config) $(shell find book/. notebooks/. src/. tools/. \
 	-not -path '*/__pycache__*' -not -path '*/.ipynb_checkpoints*' -not -path '*.egg-info*' 2>/dev/null)
 LOOK := $(if $(BOOK_REPOSITORY_URL)$(BOOK_COLAB_URL)$(GITHUB_REPOSITORY),always) $(if $(wildcard $(HTML)/index.html),,always)
 
@@ -38,7 +39,7 @@ NUMERIC := --ignore=tests/site --ignore=tests/test_packaging.py --ignore=tests/t
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-package normlab \
 	--custom-compile-command "make pins"
 
-.PHONY: help book serve quick test test-all test-matrix test-oldest lab notebooks record bench drill-score colab sheet deck \
+.PHONY: help book serve quick test test-all test-matrix test-oldest test-newest lab notebooks record bench drill-score colab sheet deck \
 	offline wheel linkcheck pins clean
 .DEFAULT_GOAL := help
 
@@ -92,6 +93,10 @@ test-oldest:  ## run tests and notebooks with the oldest versions that are allow
 	@command -v "$(OLDEST_PYTHON)" >/dev/null || \
 		{ echo "Python 3.11 is missing: there is no '$(OLDEST_PYTHON)' here; name one with: make test-oldest OLDEST_PYTHON=…" >&2; exit 1; }
 	@$(MAKE) --no-print-directory oldest VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt PYTHON="$(OLDEST_PYTHON)"
+
+test-newest:  ## the same with the newest versions of everything, in .venv-newest
+	@mkdir -p _build && : > _build/newest.txt  # no pins
+	@$(MAKE) --no-print-directory oldest VENV=.venv-newest CONSTRAINTS=_build/newest.txt
 
 .PHONY: oldest
 # A cell must not raise; its outputs may differ from the committed ones. Types, pages and copies are those of the pins.

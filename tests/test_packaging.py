@@ -277,7 +277,7 @@ def test_make_says_that_there_is_no_python(tmp_path):
 
 def variable(name: str) -> str:
     """What the Makefile has under ``name``."""
-    command = ["make", "-f", ROOT / "Makefile", "PY=python", "--eval", f"tell: ; @echo '$({name})'", "tell"]
+    command = ["make", "-C", ROOT, "--no-print-directory", "PY=python", "--eval", f"tell: ; @echo '$({name})'", "tell"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -320,6 +320,14 @@ def test_make_book_prints_an_address_that_opens(tmp_path, folder):
     address = urlsplit(re.search(r"^ +(file:\S+)$", told, re.MULTILINE)[1])
     assert (address.query, address.fragment) == ("", "")
     assert Path(unquote(address.path)) == book.resolve() / "_build" / "html" / "index.html"
+
+
+@make
+def test_no_source_of_the_book_is_a_command():
+    """The folders book and notebooks bear names of commands, which would run."""
+    sources = {os.path.normpath(name) if "/." not in name else name for name in variable("SOURCES").split()}
+    commands = set(re.search(r"^\.PHONY: (.*)$", makefile(), re.MULTILINE)[1].split())
+    assert sources & commands == set() and {"book/.", "notebooks/."} <= sources
 
 
 def makefile() -> str:

@@ -1,7 +1,9 @@
 """Throw-away books: a sound one builds, a planted fault fails the build with a message that names it."""
 
+import http.server
 import re
 import shutil
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -140,6 +142,29 @@ def test_formulas_that_are_none_fail_the_build(tmp_path):
         assert len([line for line in told if "intro.md:" in line and re.search(rf"x_{number}\b", line)]) == 1, number
     assert len([line for line in told if "01_small.ipynb:" in line and "x_16" in line]) == 1
     assert len(told) == 16 and "y_" not in "".join(told)
+
+
+class Web(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(404 if "gone" in self.path else 200)
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+    def log_message(self, *arguments):
+        pass
+
+
+def test_a_dead_address_is_found(tmp_path):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    web = f"http://127.0.0.1:{server.server_port}"
+    make_book(tmp_path, f"[here]({web}/here), [gone]({web}/gone), {{claim}}`first`", [claim_output("first")])
+    words = re.search(r"jupyter-book build \. (--builder linkcheck .*)", (ROOT / "Makefile").read_text(encoding="utf-8"))[1]
+    code, said = build(tmp_path, *words.split(" -n ")[0].split(), NO_PROXY="127.0.0.1", no_proxy="127.0.0.1")
+    server.shutdown()
+    server.server_close()
+    assert code != 0 and re.findall(r"\) (ok|broken) +(\S+)", said) == [("ok", f"{web}/here"), ("broken", f"{web}/gone")], said
 
 
 def test_a_failing_copy_fails_the_build(tmp_path):
