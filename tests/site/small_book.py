@@ -63,14 +63,11 @@ def make_book(
     return root
 
 
-# jsonschema would take a second to make a checker of addresses, which Jupyter Book does not use.
-PROGRAM = "import sys; sys.modules['rfc3987_syntax'] = None; from jupyter_book.cli.main import main; main()"
-
-
 def build(root: Path, *options: str, **environment: str) -> tuple[int, str]:
     """Strict build: exit code and what it said."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("BOOK_", "GITHUB_"))}
-    command = [sys.executable, "-c", PROGRAM, "build", *options, ".", "-W", "-n", "--keep-going"]
+    program = shutil.which("jupyter-book", path=Path(sys.executable).parent)
+    command = [program, "build", *options, ".", "-W", "-n", "--keep-going"]
     done = subprocess.run(command, cwd=root, env=inherited | environment, capture_output=True, text=True, timeout=120)
     return done.returncode, re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
 
