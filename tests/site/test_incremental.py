@@ -1,11 +1,13 @@
 """A second build reads and writes what an edit concerns, leaves the rest alone, and ends with the site of a first one."""
 
+import ast
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
-from small_book import build, claim_output, make_book
+from small_book import ROOT, build, claim_output, make_book
 
 TEXT = "A claim {claim}`first`, and a [place](../notebooks/01_small.ipynb#a-place).\n\n{claim}`second`"
 CHAPTER = "Text.\n\n## A place\n\nMore text."
@@ -59,6 +61,22 @@ def assert_like_a_first_build(root: Path) -> None:
 def search_index(path: Path) -> dict:
     """Its titles stand in another order after a second build."""
     return json.loads(path.read_text(encoding="utf-8").removeprefix("Search.setIndex(").removesuffix(")"))
+
+
+LOADED = re.compile(r"\.course_(claims|verdicts|chapters|named|questions|practice)\b")
+
+
+def test_who_reads_what_was_loaded_says_so():
+    """Else its page would stay as it was when a claim or a question changes."""
+    found = []
+    for path in (ROOT / "book" / "_ext" / "course").glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.parse(text).body:
+            source = ast.get_source_segment(text, node)
+            if isinstance(node, ast.ClassDef) and LOADED.search(source):
+                found.append(node.name)
+                assert "depends.uses(" in source, f"{path.name}: {node.name}"
+    assert len(found) > 5
 
 
 def test_an_edit_writes_what_it_concerns(book):
