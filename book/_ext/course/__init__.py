@@ -22,6 +22,8 @@ drills         the directives ``{drill}`` and ``{drills}``: pages of the coding 
 house          the directive ``{house}``: a picture of the package, from its imports
 tools          the repository's tools, loaded from their files
 offline        what makes pages light and silent without a network
+access         names, roles and table headers for a screen reader
+policy         a content security policy in every page
 =============  ====================================================================
 
 It needs no torch. Of the package it uses modules of plain Python, read from `src`.
@@ -31,6 +33,7 @@ import hashlib
 from pathlib import Path
 
 from . import (
+    access,
     api,
     buttons,
     calculator,
@@ -43,6 +46,7 @@ from . import (
     moved,
     offline,
     outputs,
+    policy,
     practice,
     questions,
     rounds,
@@ -52,8 +56,8 @@ from . import (
 )
 
 PARTS = (
-    api, buttons, calculator, checklist, claims, drills, house, mathematics, mock, moved, offline, outputs, practice,
-    questions, rounds, search, storage, takeaway,
+    access, api, buttons, calculator, checklist, claims, drills, house, mathematics, mock, moved, offline, outputs, policy,
+    practice, questions, rounds, search, storage, takeaway,
 )
 
 # What the interview pages are made from.
