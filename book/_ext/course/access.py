@@ -1,4 +1,5 @@
-"""What a screen reader needs and the theme, Sphinx or Markdown leave out: names of buttons, headers of tables, roles.
+"""What a screen reader needs and the theme, Sphinx or Markdown leave out: names of buttons, headers of tables, roles,
+the language of Chinese words.
 
 ``MENDS`` are replacements in the built pages; a test runs axe on every page and so notices when one of them no longer
 fits what the theme writes.
@@ -19,6 +20,10 @@ def _named_fold(match: re.Match) -> str:
     title = " ".join(re.sub("<[^>]*>", "", match["title"]).split())
     return f'{match["link"]}<details{match["open"]}><summary aria-label="Pages below “{title}”">'
 
+
+CHINESE = re.compile(r"[\u3400-\u9fff]+(?:[、。，；：？！（）]|[\u3400-\u9fff])*")
+# What a reader sees between two tags, if it is Chinese and not yet marked as such; scripts are passed over.
+TEXT = re.compile(r'<script\b.*?</script>|(?<=>)(?<!lang="zh-Hans">)[^<>]*[\u3400-\u9fff][^<>]*(?=<)', re.DOTALL)
 
 MENDS = [  # (what stands there, what shall stand there)
     # The sidebar: the arrow that unfolds pages has no name; the title of the book stands in no landmark.
@@ -52,7 +57,11 @@ def mended(page: str) -> str:
     """A built page with all mends; mending twice changes nothing."""
     for pattern, replacement in MENDS:
         page = pattern.sub(replacement, page)
-    return page
+    return re.sub("<article.*</article>", lambda article: TEXT.sub(_marked_chinese, article[0]), page, flags=re.DOTALL)
+
+
+def _marked_chinese(text: re.Match) -> str:
+    return text[0] if text[0].startswith("<script") else CHINESE.sub(r'<span lang="zh-Hans">\g<0></span>', text[0])
 
 
 def spoken(formula: str) -> str:
