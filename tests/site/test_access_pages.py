@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from chromium import until
 from course import access
 from pages import KINDS
 
@@ -61,7 +62,7 @@ def test_axe_finds_nothing(browser, html, axe, name):
     page.evaluate(THIN)
     found["light"] = page.evaluate(COLORS)
     page.emulate_media(color_scheme="dark")
-    page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+    until(page, "document.documentElement.dataset.theme === 'dark'")
     found["dark"] = page.evaluate(COLORS)
     page.close()
     assert {part: said(violations) for part, violations in found.items() if violations} == {}
