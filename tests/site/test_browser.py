@@ -313,10 +313,7 @@ def assert_page_works(visit, address, rare_word):
 
 
 # The contrast of every text of the article with white paper: the worst for each kind of element.
-CONTRAST_CUT_ON_PAPER = """() => [...document.querySelectorAll("article *")].filter(box => box.checkVisibility() &&
-    !box.closest(".katex, svg, .headerlink") && box.getBoundingClientRect().right > innerWidth + 1).map(box =>
-    box.outerHTML.slice(0, 100))"""
-ON_PAPER = """() => {
+CONTRAST_ON_PAPER = """() => {
     const linear = value => (value /= 255) <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
     const texts = document.createTreeWalker(document.querySelector("article"), NodeFilter.SHOW_TEXT), worst = {};
     while (texts.nextNode()) {
@@ -329,6 +326,10 @@ ON_PAPER = """() => {
     }
     return worst;
 }"""
+# What would stand beyond the edge of the paper.
+CUT_ON_PAPER = """() => [...document.querySelectorAll("article *")].filter(box => box.checkVisibility() &&
+    !box.closest(".katex, svg, .headerlink") && box.getBoundingClientRect().right > innerWidth + 1).map(box =>
+    box.outerHTML.slice(0, 100))"""
 ON_PAPER = """() => {
     const boxes = [...document.querySelectorAll("article details")];
     const theme = document.documentElement.dataset.theme;
