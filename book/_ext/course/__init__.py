@@ -56,8 +56,8 @@ from . import (
 )
 
 PARTS = (
-    access, api, buttons, calculator, checklist, claims, drills, house, mathematics, mock, moved, offline, outputs, policy,
-    practice, questions, rounds, search, storage, takeaway,
+    access, api, buttons, calculator, checklist, claims, drills, house, mathematics, mock, moved, offline, outputs,
+    policy, practice, questions, rounds, search, storage, takeaway,
 )
 
 # What the interview pages are made from.
@@ -76,7 +76,8 @@ def _fingerprint(root: Path) -> str:
     """
     own = [path for path in Path(__file__).parent.iterdir() if path.is_file()]
     files = [*own, claims.claims_file(root), *claims.notebooks(root)]
-    files += filter(Path.exists, (root / "_toc.yml", root / f"{api.INDEX}.md"))  # a page names those before and after it
+    # A page names those before and after it.
+    files += filter(Path.exists, (root / "_toc.yml", root / f"{api.INDEX}.md"))
     files += [path for pattern in INTERVIEW for path in sorted(root.glob(pattern))]
     digest = hashlib.sha256()
     for path in sorted(files):

@@ -13,7 +13,10 @@ from docutils import nodes
 from . import search
 
 SPOKEN = {**search.SYMBOLS, "cdot": "⋅", "dots": "…"}
-PAGE_BELOW = r'(?P<link><a [^>]*>(?P<title>(?:(?!</a>).)*)</a>)<details(?P<open>[^>]*)><summary>(?=<span class="toctree-toggle)'
+PAGE_BELOW = (
+    r"(?P<link><a [^>]*>(?P<title>(?:(?!</a>).)*)</a>)"
+    r'<details(?P<open>[^>]*)><summary>(?=<span class="toctree-toggle)'
+)
 
 
 def _named_fold(match: re.Match) -> str:
