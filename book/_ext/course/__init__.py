@@ -24,6 +24,8 @@ drills         the directives ``{drill}`` and ``{drills}``: pages of the coding 
 house          the directive ``{house}``: a picture of the package, from its imports
 tools          the repository's tools, loaded from their files
 offline        what makes pages light and silent without a network
+access         names, roles and table headers for a screen reader
+policy         a content security policy in every page
 =============  ====================================================================
 
 It needs no torch. Of the package it uses modules of plain Python, read from `src`.
@@ -32,6 +34,7 @@ It needs no torch. Of the package it uses modules of plain Python, read from `sr
 from pathlib import Path
 
 from . import (
+    access,
     api,
     buttons,
     calculator,
@@ -45,6 +48,7 @@ from . import (
     moved,
     offline,
     outputs,
+    policy,
     practice,
     questions,
     rounds,
@@ -55,13 +59,13 @@ from . import (
 )
 
 PARTS = (
-    depends, api, buttons, calculator, checklist, claims, drills, house, mathematics, mock, moved, offline, outputs,
-    practice, questions, rounds, search, storage, sweep, takeaway,
+    access, depends, api, buttons, calculator, checklist, claims, drills, house, mathematics, mock, moved, offline,
+    outputs, policy, practice, questions, rounds, search, storage, sweep, takeaway,
 )
 
 # A change of these concerns all pages: they are read anew. What single pages are made from is in `depends`.
 EVERYWHERE = (
-    "_config.yml", "_toc.yml", "constraints.txt", "book/references.bib", "book/_ext/**/*.*", "tools/*.py",
+    "_config.yml", "_toc.yml", "book/api.md", "constraints.txt", "book/references.bib", "book/_ext/**/*.*", "tools/*.py",
     "src/normlab/ledger.py", "src/normlab/interview/*.py",
 )
 STATIC = ("book/_static/*.*",)  # a page names its style sheets and scripts with a digest: all are written again
