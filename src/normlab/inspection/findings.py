@@ -113,6 +113,7 @@ KINDS: dict[str, Kind] = {
         Severity.ERROR, "take the statistic over the features of one token only (the last axis).", _BATCHNORM
     ),
     "future-leaks": Kind(Severity.ERROR, "look at the causal mask and at whatever mixes tokens.", _BREAKS),
+    "rows-leak": Kind(Severity.ERROR, "look for a sum, a mean or a sort over the rows of the batch.", _BATCHNORM),
     "padding-leaks": Kind(
         Severity.ERROR, "hide padded keys from every query: -inf (or the type's minimum) where the mask is 0.", _BREAKS
     ),
