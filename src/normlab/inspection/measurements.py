@@ -238,22 +238,26 @@ def _add_eps_share(reading: NormReading, exact: Formula, x: Tensor, there: Tenso
 def _against_a_guess(x: Tensor, y: Tensor, there: Tensor) -> tuple[float | None, float]:
     """Relative error and share of dead tokens of a norm that was not understood.
 
-    Of RMSNorm and LayerNorm, with the gain that the median token shows, the one that fits most tokens is taken.
+    Of RMSNorm and LayerNorm, with the gain that the median token shows, the one that fits most tokens is taken. Its eps
+    is not known, so that only large tokens are compared, and only large errors count.
     """
     x, y = x.flatten(0, -2), y.flatten(0, -2)
-    alive = y.ne(0).any(-1)
+    dead = (y.eq(0).all(-1) & there.flatten()).double().mean().item()
+    alive = y.ne(0).any(-1) & (x.square().mean(-1) > 1)
     if not y.isfinite().all() or not alive.any():
-        return None, (~alive & there.flatten()).double().mean().item()
-    best = None
+        return None, dead
+    x, y = x[alive], y[alive]
+    misses = []
     for center in (False, True):
         scores = x - x.mean(-1, keepdim=True) if center else x
-        scores = scores / scores.square().mean(-1, keepdim=True).sqrt().clamp_min(1e-300)
-        gain = (y / scores)[alive].nan_to_num().median(0).values
-        miss = (y - gain * scores).square().mean(-1).sqrt() / (gain * scores).square().mean(-1).sqrt().clamp_min(1e-300)
-        middle = miss[alive].median().item()
-        if middle < 0.05 and (best is None or middle < best[0]):
-            best = middle, miss.square().mean().sqrt().item()
-    return (None if best is None else best[1]), (~alive & there.flatten()).double().mean().item()
+        scores = scores / scores.square().mean(-1, keepdim=True).sqrt()
+        expected = (y / scores).nan_to_num().median(0).values * scores
+        misses.append((y - expected).square().mean(-1).sqrt() / expected.square().mean(-1).sqrt())
+    best = min(misses, key=lambda miss: miss.median().item())
+    if not best.median() < 0.05:
+        return None, dead
+    error = best.square().mean().sqrt().item()
+    return (error if error > 1e-4 else None), dead
 
 
 def _overflow(norm: Norm, wiring: Wiring) -> float:
@@ -351,11 +355,11 @@ def _attention(subject: Subject, wiring: Wiring, found: Measurements) -> None:
 
 
 def _is_causal(logits: Tensor) -> bool:
-    T = logits.shape[-1]
-    if logits.shape[-2] != T or T < 2:
+    T = logits.shape[-2]
+    if logits.shape[-1] < T or T < 2:
         return False
     later = torch.ones(T, T, dtype=torch.bool).triu(1)
-    return not logits[..., later].isfinite().any()
+    return not logits[..., :T][..., later].isfinite().any()  # behind them attention sinks may stand
 
 
 def _bound(sublayer: Sublayer, reading: AttentionReading) -> float | None:

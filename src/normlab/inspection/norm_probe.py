@@ -270,7 +270,7 @@ class _Probe:
         x = self.inputs()
         other = x.clone()
         other.view(-1)[0] *= 16  # more than any other, so that the largest entry of the vector changes too
-        return (self(x) - self(other)).abs() > 1e-9
+        return (self(x) - self(other)).abs() > 1e-5  # less is rounding: some norms choose their way by the whole batch
 
     def crosses_tokens(self) -> bool:
         return bool(self.over_tokens(self.reach())[1:].any())
