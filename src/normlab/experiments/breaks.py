@@ -125,7 +125,7 @@ def examined_on_lines(model: nn.Module, padded: Callable[..., tuple[Tensor, ...]
 
 
 def half_squares(faulty: bool, seed: int = 0, steps: int = 120) -> Case:
-    """After training. Embeddings times 128, and an RMSNorm whose squares are taken in float16 (largest number 65504)."""
+    """After training. Embeddings times 128, and RMSNorms that square in float16, whose largest number is 65504."""
     model = fresh(seed, embedding_multiplier=128.0)
     if faulty:
         faulty_runs.with_formula(model, faulty_runs.half_squares)
@@ -183,7 +183,7 @@ def eps_outside(faulty: bool, seed: int = 0) -> Case:
 
 
 def bf16_gains(faulty: bool, seed: int = 0, steps: int = 150) -> Case:
-    """After training at rate 1e-3. Gains of 1 in bfloat16, whose neighbors are 1 + 2⁻⁷ and 1 - 2⁻⁸; healthy float32."""
+    """After training at rate 1e-3. Gains of 1 in bfloat16, with neighbors 1 + 2⁻⁷ and 1 - 2⁻⁸; healthy: float32."""
     model = fresh(seed, convention="llama")
     if faulty:
         for norm in of_kind(model, norms.RMSNorm):
