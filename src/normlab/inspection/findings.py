@@ -77,6 +77,9 @@ KINDS: dict[str, Kind] = {
     "eps-outside-root": Kind(
         Severity.WARNING, "put eps under the root: sqrt(m + eps) has a slope at 0, sqrt(m) + eps has none.", _RMSNORM
     ),
+    "slope-overflows": Kind(
+        Severity.WARNING, "compute the norm in float32: its slope at 0 is 1 / sqrt(eps), more in between.", _RMSNORM
+    ),
     "gain-convention": Kind(
         Severity.ERROR,
         "compare how the checkpoint stores its gains (w or 1 + w) with how the code reads them.",

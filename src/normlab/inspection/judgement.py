@@ -94,22 +94,23 @@ def _eps(seen: Measurements) -> Iterator[tuple[str, str]]:
             f"in {len(large)} of {len(seen.norms)} norms eps is a large part of what it is added to: {worst.eps_share:.0%} "
             f"in {worst.name} (eps {worst.report.eps:g}), so that its output shrinks with its input.",
         )
-    vanishes = [r for r in seen.norms if r.zero and r.report.eps_place is not EpsPlace.OUTSIDE]
-    if vanishes:
-        first = vanishes[0]
-        what = "the output for a vector of zeros is" if first.zero == "forward" else "the gradient at a vector of zeros is"
-        yield (
-            "eps-vanishes",
-            f"{what} NaN or infinite in {listed([r.name for r in vanishes])}"
-            + (f" ({first.norm.source.value.dtype}, eps {first.report.eps:g})" if first.report.eps is not None else "")
-            + "; an embedding row of zeros, as padding has, is enough.",
-        )
+    inside = [r for r in seen.norms if r.report.eps_place is not EpsPlace.OUTSIDE]
+    for id, where, what in (
+        ("eps-vanishes", "forward", "the output for a vector of zeros"),
+        ("slope-overflows", "backward", "the gradient at a vector of zeros"),
+    ):
+        broken = [r for r in inside if r.zero == where]
+        if broken:
+            dtype = str(broken[0].norm.source.value.dtype).removeprefix("torch.")
+            eps = "" if broken[0].report.eps is None else f", eps {broken[0].report.eps:g}"
+            names = listed([r.name for r in broken])
+            yield id, f"{what} is NaN or infinite in {names} ({dtype}{eps}); padding can have an embedding of zeros."
     outside = [r for r in seen.norms if r.report.eps_place is EpsPlace.OUTSIDE and r.zero]
     if outside:
         yield (
             "eps-outside-root",
             f"eps stands outside of the root ({EpsPlace.OUTSIDE.value}) in {listed([r.name for r in outside])}, and the "
-            "gradient at a vector of zeros is not finite; an embedding row of zeros, as padding has, is enough.",
+            "gradient at a vector of zeros is not finite; padding can have an embedding of zeros.",
         )
 
 

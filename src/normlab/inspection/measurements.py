@@ -17,6 +17,9 @@ from normlab.inspection.wiring import Wiring
 from normlab.norms import NormKind
 
 
+_SUMS = {"pow", "mul", "square", "sum", "mean", "mm", "bmm", "add", "linalg_vector_norm", "norm", "var", "var_mean"}
+
+
 def rms(x: Tensor) -> float:
     """Root mean square of all entries."""
     return x.detach().double().square().mean().sqrt().item()
@@ -261,12 +264,13 @@ def _against_a_guess(x: Tensor, y: Tensor, there: Tensor) -> tuple[float | None,
 
 
 def _overflow(norm: Norm, wiring: Wiring) -> float:
-    """The largest share of infinite entries in what is computed inside of a norm; its input is finite."""
+    """The largest share of infinite entries among the squares and sums inside of a norm; its input is finite."""
     if norm.written:
         inside = [n for n in norm.written if n.op]
     else:
         inside = [n for n in wiring.run.made if norm.call.start <= n.index < norm.call.end]
-    return max((n.value.isinf().double().mean().item() for n in inside if n.value.is_floating_point()), default=0.0)
+    sums = [n.value for n in inside if n.op in _SUMS and n.value.is_floating_point()]
+    return max((value.isinf().double().mean().item() for value in sums), default=0.0)
 
 
 def _at_zero(norm: Norm) -> str:

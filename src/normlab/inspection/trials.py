@@ -157,10 +157,10 @@ def _padding(subject: Subject, found: Trials) -> None:
     changed = subject.answer(**{"ids": first, name: mask})
     found.first_token = _change(before[:, later:], changed[:, later:], before[:, later:])
     if found.first_token < 1e-3:  # does it count where nothing is hidden?
-        bare = [subject.answer(**{"ids": i, name: torch.ones_like(ids)})[:, later:] for i in (ids, first)]
+        bare = [subject.answer(**{"ids": i, name: None})[:, later:] for i in (ids, first)]
         if _change(*bare, bare[0]) < 1e-3:
             found.first_token = None
-            raise NotMeasured("a token has no influence on later ones even without padding")
+            raise NotMeasured("a token has no influence on later ones even without a mask")
 
 
 def _is_inverted(subject: Subject) -> bool:
