@@ -30,9 +30,9 @@ PLANTED = {
     "norm over tokens": ("norm-across-tokens", 2),
     "norm twice": ("norm-twice", 2),
     "dead gain": ("gain-dead", 2),
-    "attention logits run away": ("attention-logits", 200),
+    "attention logits run away": ("attention-logits", 60),
     "weights too large": ("attention-logits", 0),
-    "stuck at single characters": ("context-ignored", 200),
+    "stuck at single characters": ("context-ignored", 100),
     "decay on gains": ("decay-on-gains", 2),
 }
 NOT_SEEN = {
