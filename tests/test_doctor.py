@@ -65,7 +65,7 @@ def state_of(model, optimizer):
 
 def equal(one, other):
     if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
+        return one.dtype == other.dtype and bool(((one == other) | (one.isnan() & other.isnan())).all())
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(equal(one[k], other[k]) for k in one)
     if isinstance(one, list):
@@ -77,15 +77,15 @@ def equal(one, other):
 def test_everything_is_left_as_it_was(case):
     model = Counting(False) if case == "batch statistics" else fresh(positions="rope")
     model.train()
-    if case == "gradient not finite":
-        model.token_embedding.weight.data[IDS[0, 0]] = 0.0
-        faulty_runs.with_formula(model, faulty_runs.eps_outside)
-    next(model.children()).eval()  # modes differ from module to module
+    list(model.modules())[-1].eval()  # modes differ from module to module
     next(model.parameters()).requires_grad_(False)
     handle = model.register_forward_hook(lambda *_: None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     model(IDS).square().mean().backward()
     optimizer.step()
+    if case == "gradient not finite":
+        model.token_embedding.weight.data[IDS[0, 0]] = 0.0
+        faulty_runs.with_formula(model, faulty_runs.eps_outside)
     if case == "output not finite":
         list(model.parameters())[-1].data.fill_(math.nan)
     before, seen = state_of(model, optimizer), list(getattr(model, "seen", []))
@@ -93,8 +93,7 @@ def test_everything_is_left_as_it_was(case):
     found = normlab.doctor(model, IDS, optimizer=optimizer)
     after = state_of(model, optimizer)
     for name, state in before.items():
-        if name != "weights" or case != "output not finite":  # NaN is not equal to itself
-            assert equal(state, after[name]), name
+        assert equal(state, after[name]), name
     assert all(p is q for p, q in zip(keep, (p for group in optimizer.param_groups for p in group["params"])))
     assert list(getattr(model, "seen", [])) == seen
     assert ("nonfinite-backward" in found.ids) == (case == "gradient not finite")
@@ -144,7 +143,8 @@ def test_padding_does_not_count():
     mask[:, 20:] = 0
     other = IDS.masked_fill(mask == 0, 3)
     batches = [{"ids": ids, "attention_mask": mask} for ids in (IDS, other)]
-    assert len({str(normlab.doctor(model, batch)) for batch in batches}) == 1
+    one, two = ([row for row in normlab.doctor(model, batch).table if "change" not in row.name] for batch in batches)
+    assert one == two
     cut = normlab.doctor(model, IDS[:, :20])
     assert value(cut, "loss (next token)") == value(normlab.doctor(model, batches[0]), "loss (next token)")
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import pickle
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -88,7 +89,10 @@ def read_batch(path: Path) -> Tensor | dict[str, Any]:
 
             content = torch.from_numpy(np.load(path, allow_pickle=False))
         elif path.suffix == ".pt":
-            content = torch.load(path, weights_only=True)
+            try:
+                content = torch.load(path, weights_only=True)
+            except pickle.UnpicklingError:
+                raise ValueError("its tensors cannot be loaded") from None
         else:
             raise ValueError(f"a batch is read from .json, .npy or .pt, got {path.name}")
         if isinstance(content, dict):

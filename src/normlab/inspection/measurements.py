@@ -1,5 +1,6 @@
 """What one traced run shows of norms, streams, attention, loss and gradients: numbers, no judgement."""
 
+import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -280,7 +281,7 @@ def _at_zero(norm: Norm) -> str:
         zeros = torch.zeros_like(x[:1] if x.dim() > 1 else x, dtype=torch.float32 if norm.written else x.dtype)
         zeros = zeros.detach().requires_grad_()
         with torch.enable_grad():
-            y = norm.call.module(zeros)
+            y = copy.deepcopy(norm.call.module).eval()(zeros)  # a copy: some keep running statistics
             if not y.isfinite().all():
                 return "forward"
             weights = torch.linspace(-1, 2, y.numel(), dtype=y.dtype, device=y.device).view(y.shape)

@@ -93,7 +93,7 @@ def _others(ids: Tensor) -> Tensor:
     known = ids.unique()
     if len(known) < 2:
         raise NotMeasured("all tokens of the batch are the same")
-    return known[(torch.searchsorted(known, ids) + 1) % len(known)]
+    return known[(torch.searchsorted(known, ids.contiguous()) + 1) % len(known)]
 
 
 def _norms_that_learn_statistics(seen: Measurements) -> set[nn.Module]:
