@@ -1,4 +1,4 @@
-"""``normlab.doctor``: what it measures, that it leaves everything as it was, what it says to bad input, how it shows."""
+"""``normlab.doctor``: what it measures, that nothing changes, what it says to bad input, how it shows."""
 
 import copy
 import json
@@ -133,7 +133,11 @@ def test_the_loss_and_its_gradient_are_those_of_torch():
 
 def test_a_loss_of_the_readers_own():
     model = fresh().eval()
-    found = normlab.doctor(model, {"ids": IDS}, loss=lambda output, batch: output.square().mean() + 0 * batch["ids"].sum())
+
+    def loss(output, batch):
+        return output.square().mean() + 0 * batch["ids"].sum()
+
+    found = normlab.doctor(model, {"ids": IDS}, loss=loss)
     assert value(found, "loss (the one given)") == f"{model(IDS).square().mean().item():.3f}"
 
 
@@ -169,9 +173,9 @@ def test_attention_logits_stay_below_their_bound_and_meet_it_for_one_direction()
     model = fresh(positions="none")
     found = measured(model)
     assert all(0 < reading.largest <= bound for reading, bound in zip(found.attention, found.bounds, strict=True))
-    same = measured(model, torch.full_like(IDS, 5))  # all queries and all keys alike: each logit is its own bound, or less
-    q, k = (same.norms[0].norm.output.value[0, 0] @ getattr(model.blocks[0].residuals[0].sublayer, name).weight.T
-            for name in ("query", "key"))
+    same = measured(model, torch.full_like(IDS, 5))  # all tokens alike
+    attention, x = model.blocks[0].residuals[0].sublayer, same.norms[0].norm.output.value[0, 0]
+    q, k = x @ attention.query.weight.T, x @ attention.key.weight.T
     heads = [(a.norm() * b.norm() / 8**0.5).item() for a, b in zip(q.view(4, 8), k.view(4, 8))]
     longest = max(a.norm() for a in q.view(4, 8)) * max(b.norm() for b in k.view(4, 8)) / 8**0.5
     assert max(heads) <= same.bounds[0] * (1 + 1e-6)
@@ -277,13 +281,13 @@ def test_frozen_models_are_measured_but_for_their_gradient():
         ((fresh(), IDS > 3), TypeError, "token ids .* got torch.bool"),
         ((fresh(), {3: IDS}), TypeError, "names of arguments as keys, got 3"),
         ((fresh(), {"ids": 3}), ValueError, "hold no tensor"),
-        ((fresh(), {"words": IDS}), ValueError, "Transformer failed on the batch .words int64 .4, 32. from .*TypeError"),
+        ((fresh(), {"words": IDS}), ValueError, "Transformer failed on the batch .words int64 .4, 32. .*TypeError"),
         ((fresh(), IDS + 60), ValueError, "failed on the batch .int64 .4, 32. from 60 to 12.*IndexError"),
         ((fresh(), IDS.repeat(1, 2)), ValueError, "longer than the context of 32"),
         ((fresh(), IDS, 3), TypeError, "loss must be a function"),
-        ((fresh(), IDS, lambda output, batch: output), TypeError, r"scalar tensor, got a tensor of shape \(4, 32, 65\)"),
+        ((fresh(), IDS, lambda output, batch: output), TypeError, r"scalar tensor, got .* shape \(4, 32, 65\)"),
         ((fresh(), IDS, None, 3), TypeError, "optimizer must be a torch.optim.Optimizer, got int"),
-        ((fresh().to("meta"), IDS.to("meta")), ValueError, "token_embedding.weight of Transformer is on the meta device"),
+        ((fresh().to("meta"), IDS.to("meta")), ValueError, "token_embedding.weight .* is on the meta device"),
         ((fresh(), IDS.to("meta")), ValueError, "the batch is on meta, the model on cpu"),
     ],
 )
@@ -305,7 +309,8 @@ def sick():
 
 def test_the_text_has_findings_table_and_limits(sick):
     text = str(sick)
-    assert text == repr(sick) and text.startswith(f"Transformer: {sum(f.severity == 'error' for f in sick.findings)} error")
+    errors = sum(finding.severity == "error" for finding in sick.findings)
+    assert text == repr(sick) and text.startswith(f"Transformer: {errors} error")
     for finding in sick.findings:
         assert f"{finding.severity.value} {finding.id}: {finding.text}" in text and finding.advice in text
     for row in sick.table:

@@ -1,4 +1,4 @@
-"""``normlab.doctor`` names planted faults, and only those: each model beside a control that differs in the fault alone."""
+"""``normlab.doctor`` names planted faults: each model stands beside a control that differs in the fault alone."""
 
 import copy
 
