@@ -103,8 +103,8 @@ def _norms_that_learn_statistics(seen: Measurements) -> set[nn.Module]:
 
 def _change(before: Tensor, after: Tensor, like: Tensor) -> float:
     """The largest change, in standard deviations."""
-    std = like.std(correction=0)
-    if not like.numel() or not (before.isfinite().all() and after.isfinite().all()) or not std > 0:
+    std = like.std(correction=0) if like.numel() else like.new_zeros(())
+    if not (before.isfinite().all() and after.isfinite().all()) or not std > 0:
         raise NotMeasured("the logits are not finite, or all the same")
     return ((after - before).abs().max() / std).item()
 
