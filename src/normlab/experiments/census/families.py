@@ -1,0 +1,146 @@
+"""Which models the census takes, by a rule that can be run, and how they are built small, with random weights.
+
+The rule: every model type that the library lists for causal, masked or sequence-to-sequence language modeling, unless
+its configuration holds those of other models (then it is no text model by itself). Its configuration is the library's
+default, with small sizes.
+"""
+
+import re
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normlab.experiments import tiny_transformers
+
+VERSION = "5.24.0"  # of transformers: the recorded census is of this one
+
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers")
+_SMALL = {"vocab_size": tiny_transformers.VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_SMALL |= {"decoder_start_token_id": 1, "sliding_window": 8, "max_position_embeddings": 64, "n_positions": 64}
+_SMALL |= dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "emb_dim", "embedding_size"), 32)
+_SMALL |= dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim"), 48)
+_SMALL |= dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4)
+_SMALL |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+_SMALL |= dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4)
+_SMALL |= {"num_experts_per_tok": 2, "moe_k": 2, "num_shared_experts": 1, "n_shared_experts": 1, "n_group": 1}
+_SMALL |= {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "topk_group": 1}
+_SMALL |= {"first_k_dense_replace": 1, "word_embed_proj_dim": 32}
+_SMALL |= {"q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8}
+_SMALL |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+_EXTRA: dict[str, dict[str, Any]] = {  # sizes that only one type has
+    "esmc": {"num_key_value_heads": 4},
+    "zaya": {"num_experts_per_tok": 1},
+}
+LARGEST = 3_000_000  # parameters; what is larger was not made small
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model type of the library: the class that the census would build, and what it is.
+
+    ``role`` is "decoder", "encoder" or "encoder-decoder". ``composite``: its configuration holds those of models.
+    """
+
+    model_type: str
+    model: str
+    role: str
+    composite: bool
+
+
+def candidates() -> dict[str, Candidate]:
+    """All model types of the library for causal, masked and sequence-to-sequence language modeling, by name."""
+    from transformers.models.auto import modeling_auto as auto
+
+    causal, masked = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    pairs = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    roles = dict.fromkeys(causal, "decoder") | dict.fromkeys(masked, "encoder") | dict.fromkeys(pairs, "encoder-decoder")
+    models = {**causal, **masked, **pairs}
+    return {name: Candidate(name, models[name], roles[name], _is_composite(name)) for name in sorted(models)}
+
+
+def _is_composite(model_type: str) -> bool:
+    """True if the configuration holds configurations that have layers of their own."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING, AutoConfig
+
+    parts = (CONFIG_MAPPING[model_type].sub_configs or {}).values()
+    return any(part is AutoConfig or any(hasattr(part(), name) for name in _LAYERS) for part in parts)
+
+
+def sizes(candidate: Candidate) -> dict[str, Any]:
+    """Small sizes for the configuration; of a mixed stack one layer of each kind, at least two layers."""
+    config = _config_class(candidate)
+    default, found = config(), {}
+    for name, value in _SMALL.items():
+        try:
+            found |= {name: value} if getattr(default, name, None) is not None else {}
+        except Exception:  # the library refuses what differs from layer to layer
+            continue
+    if hasattr(default, "kv_lora_rank"):  # keys and values from one latent vector: as many of each as of queries
+        found = {name: value for name, value in found.items() if name not in ("head_dim", "num_key_value_heads")}
+        found["num_key_value_heads"] = found["num_attention_heads"]
+    kinds = list(dict.fromkeys(getattr(default, "layer_types", None) or ()))
+    layers = max(2, len(kinds))
+    found |= {"layer_types": (kinds * 2)[:layers]} if kinds else {}
+    return found | {name: layers for name in _LAYERS if hasattr(default, name)} | _EXTRA.get(candidate.model_type, {})
+
+
+def _config_class(candidate: Candidate) -> Any:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    return CONFIG_MAPPING[candidate.model_type]
+
+
+def config(candidate: Candidate) -> Any:
+    """The default configuration with small sizes, less those that the library computes by itself."""
+    options = sizes(candidate)
+    while True:
+        try:
+            return _config_class(candidate)(**options)
+        except (AttributeError, KeyError) as problem:
+            computed = re.search(r"'(\w+)'", str(problem))
+            if computed is None or computed[1] not in options:
+                raise
+            del options[computed[1]]
+
+
+def inputs(model: Any) -> dict[str, Tensor]:
+    """Two sequences of ids, none of which means padding; for an encoder-decoder both sides."""
+    ids = torch.tensor([[3, 9, 4, 12, 7, 31], [5, 8, 30, 6, 11, 4]])
+    return {"input_ids": ids} | ({"decoder_input_ids": ids} if model.config.is_encoder_decoder else {})
+
+
+def build(candidate: Candidate, seed: int = 0) -> nn.Module:
+    """The model in eval mode: default configuration, small sizes, random weights, gains that are not 1.
+
+    Where the general sizes do not fit, those of :mod:`normlab.experiments.tiny_transformers` are taken.
+
+    Raises:
+        ValueError: neither fits, or the model stays large.
+    """
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    try:
+        with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
+            torch.manual_seed(seed)
+            cls, small = getattr(transformers, candidate.model), config(candidate)
+            with torch.device("meta"):
+                size = sum(p.numel() for p in cls(small).parameters())
+            if size > LARGEST:
+                raise ValueError(f"it keeps {size:,} parameters")
+            model = tiny_transformers.randomized(cls(small).eval(), seed)
+            model(**inputs(model))
+    except Exception as problem:  # whatever a library raises for sizes that do not go together
+        family = _by_hand().get(candidate.model)
+        if family is None:
+            raise ValueError(f"{candidate.model_type} does not build small: {problem}") from problem
+        return tiny_transformers.tiny_model(family, seed)
+    return model
+
+
+def _by_hand() -> dict[str, str]:
+    """The families with sizes of their own, by the class of their model."""
+    return {model: family for family, (model, _, _) in tiny_transformers.FAMILIES.items()}
