@@ -46,7 +46,10 @@ class SublayerReport:
 
     ``kind`` is "attention", "cross-attention", "mlp", "mixer" (tokens meet in another way) or "unknown".
     ``placement`` is None for a wiring without a name; ``formula`` says what was seen: x stream, F sublayer, N norm
-    before it or on the stream, O norm of its output. ``inner_norms`` are those inside F, other than QK-norms.
+    before it or on the stream, O norm of its output. The norms and scales are the parts of the formula: N on what F
+    reads, on the sum (``post_norm``), or on the stream where the skip starts behind it (``skip_norm``); the scales
+    multiply what F reads, what it adds, and the stream, None for a learned one. ``inner_norms`` are those inside F,
+    other than QK-norms. ``joins_next``: it is added to the stream together with the next sublayer, in parallel.
     ``shares_norm``: N is also the norm of the sublayer in parallel. ``hidden_norm``: F begins or ends with a norm of
     its own, one that was not recognized or is not on just what F reads or returns, so that the placement cannot be
     told. ``unknown_qk_norm``: queries, keys or their products are normed in a way that was not recognized.
@@ -55,13 +58,25 @@ class SublayerReport:
     kind: str
     placement: Placement | None
     formula: str
-    norm: NormReport | None
+    input_norm: NormReport | None
     output_norm: NormReport | None
+    post_norm: NormReport | None = None
+    skip_norm: NormReport | None = None
+    input_scale: float | None = 1.0
+    output_scale: float | None = 1.0
+    stream_scale: float | None = 1.0
     qk_norm: QKNormReport | None = None
     inner_norms: tuple[NormReport, ...] = ()
+    joins_next: bool = False
     shares_norm: bool = False
     hidden_norm: bool = False
     unknown_qk_norm: bool = False
+
+    @property
+    def norm(self) -> NormReport | None:
+        """The N of the formula; None if there is none, or more than one."""
+        norms = [norm for norm in (self.input_norm, self.post_norm, self.skip_norm) if norm]
+        return norms[0] if len(norms) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -194,16 +209,21 @@ def _block(block: Block) -> BlockReport:
     sublayers = []
     for sublayer in block.sublayers:
         at_attention = _attention_norms(sublayer)
-        norms = [n for n in (sublayer.input_norm, sublayer.post_norm, sublayer.skip_norm) if n]
         sublayers.append(
             SublayerReport(
                 sublayer.kind,
                 _placement(sublayer, block),
                 sublayer.formula,
-                norms[0].report if len(norms) == 1 else None,
+                _report(sublayer.input_norm),
                 _report(sublayer.output_norm),
+                _report(sublayer.post_norm),
+                _report(sublayer.skip_norm),
+                sublayer.input_scale,
+                sublayer.output_scale,
+                sublayer.stream_scale,
                 _qk_norm(sublayer),
                 tuple(n.report for n in sublayer.inner_norms if n not in at_attention),
+                sublayer.after is None,
                 sublayer.shares_norm,
                 sublayer.hidden_norm,
                 sublayer.attention is not None and sublayer.attention.unknown_norm,
