@@ -14,6 +14,7 @@ calculator     the directive ``{calculator}``: the tables and the script of its 
 checklist      the directives ``{checklist…}``: what to do before Monday, with its minutes
 api            the directive ``{api}``: the package's reference, from its docstrings
 claims         the claims file, the role ``{claim}``, the directive ``{claims-ledger}``
+tables         large result tables that a reader filters and sorts
 search         a search that finds numbers and symbols
 sources        what a claim's sources are called on the pages
 moved          old addresses that keep working
@@ -48,12 +49,13 @@ from . import (
     rounds,
     search,
     storage,
+    tables,
     takeaway,
 )
 
 PARTS = (
     api, buttons, calculator, checklist, claims, drills, house, mathematics, mock, moved, offline, outputs, practice,
-    questions, rounds, search, storage, takeaway,
+    questions, rounds, search, storage, tables, takeaway,
 )
 
 # What the interview pages are made from.

@@ -5,6 +5,9 @@ import inspect as python
 import math
 import re
 from collections.abc import Callable, Iterable
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,26 +15,30 @@ from torch import Tensor, nn
 
 from normlab import device
 from normlab.experiments.census import families
+from normlab.experiments.census.stored import packed
 from normlab.inspection import report
 from normlab.inspection.norm_probe import Cast, EpsPlace, Gain, NormReport
 from normlab.inspection.sublayers import Norm, Sublayer, is_light
 from normlab.inspection.trace import Node
 from normlab.inspection.wiring import Wiring, wiring_of
 from normlab.norms import NormKind
+from normlab.record import Recipe
 
 COLUMNS = {  # name in a row: heading in the table
     "norm": "norm",
-    "eps": "ε",
-    "gain": "gain",
-    "rounding": "rounding",
-    "mixed": "mixed types",
     "placement": "placement",
+    "formula": "formula",
+    "final": "final norm",
+    "embedding": "embedding norm",
     "qk_norm": "QK-norm",
     "inner": "norms inside F",
-    "embedding": "embedding norm",
-    "final": "final norm",
+    "gain": "gain",
+    "eps": "ε",
+    "rounding": "half types: rounds",
+    "wide_gain": "float32 gain, bf16 in",
+    "wide_input": "bf16 gain, float32 in",
     "multipliers": "multipliers",
-    "hidden": "hidden_states[-1]",
+    "hidden": "hidden_states[-1] is",
 }
 
 _KINDS = {NormKind.LAYERNORM: "LayerNorm", NormKind.RMSNORM: "RMSNorm", NormKind.SCALENORM: "ScaleNorm"}
@@ -60,30 +67,36 @@ def row(candidate: families.Candidate) -> dict[str, Any]:
     model = families.build(candidate)
     given = families.inputs(model)
     with device.single_thread():
-        found, wiring = report.inspect(model, **given), wiring_of(model, **given)
-    return {"class": candidate.model, "role": candidate.role, "year": year(model)} | _columns(model, found, wiring)
+        wiring = wiring_of(model, **given)
+        found = report.report_of(wiring)
+        about = {"class": candidate.model, "role": candidate.role, "year": year(model)}
+        about["borrowed"] = borrowers().get(type(model).__module__.split(".")[-2], 0)
+        return about | _columns(model, found, wiring) | {"report": packed(found)}
 
 
 def _columns(model: nn.Module, found: report.ModelReport, wiring: Wiring) -> dict[str, Any]:
     sublayers = [s for stack in wiring.stacks for block in stack.blocks for s in block.sublayers]
     norms = [n for s in sublayers for n in (s.input_norm, s.output_norm, s.post_norm, s.skip_norm) if n]
     reports = [n.report for n in norms]
-    seen = [(stack, block, s) for stack in found.stacks for block in stack.blocks for s in block.sublayers]
+    seen = [s for stack in found.stacks for block in stack.blocks for s in block.sublayers]
+    unknown = not found.stacks or any(block.unknown for stack in found.stacks for block in stack.blocks)
+    mixed = [mixed_types(norm) for norm in {n.call.module: n for n in norms}.values()]
     values = {
-        "norm": _all(kind(r) for r in reports),
+        "norm": "unknown" if unknown and not reports else _all(kind(r) for r in reports),
         "eps": _all(map(eps, reports)),
         "gain": _all(map(gain, reports)),
         "rounding": _all(_ROUNDING[r.cast] for r in reports),
-        "mixed": _all(map(mixed_types, {n.call.module: n for n in norms}.values())),
-        "placement": _by_kind([(s.kind, s.placement.value if s.placement else s.formula) for _, _, s in seen]),
-        "formula": _by_kind([(s.kind, s.formula) for _, _, s in seen]),
-        "qk_norm": _all(qk_norm(s) for _, _, s in seen if s.kind == "attention"),
-        "inner": _by_kind([(s.kind, _all(map(kind, s.inner_norms))) for _, _, s in seen if s.inner_norms]),
+        "wide_gain": _all(types[0] for types in mixed),
+        "wide_input": _all(types[1] for types in mixed),
+        "placement": "unknown" if unknown else _by_kind([(s.kind, _place(s)) for s in seen]),
+        "formula": "unknown" if unknown else _formulas(found),
+        "qk_norm": _all(sorted({qk_norm(s) for s in seen if s.kind == "attention"})),
+        "inner": "; ".join(dict.fromkeys(f"{s.kind}: {_all(sorted(map(kind, s.inner_norms)))}" for s in seen if s.inner_norms))
+        or _NONE,
         "embedding": _all(_at_end(stack.embedding_norm, stack.embedding_unknown) for stack in found.stacks),
         "final": _all(_at_end(stack.final_norm, stack.final_unknown) for stack in found.stacks),
         "multipliers": "; ".join(multipliers(wiring, model)) or _NONE,
         "hidden": hidden_state(model, found),
-        "blocks": [_blocks(stack) for stack in found.stacks],
     }
     return values | {"unknown": _unknown(found)}
 
@@ -100,6 +113,36 @@ def _by_kind(pairs: list[tuple[str, str]]) -> str:
     kinds = dict.fromkeys(kind for kind, _ in pairs)
     by_kind = {kind: _all(value for k, value in pairs if k == kind) for kind in kinds}
     return "; ".join(f"{kind}: {value}" for kind, value in by_kind.items())
+
+
+def _place(sublayer: report.SublayerReport) -> str:
+    return sublayer.placement.value if sublayer.placement else "unnamed"
+
+
+def _formulas(found: report.ModelReport) -> str:
+    """The formula of every kind of sublayer; of parallel ones as one line, with A and M for attention and MLP."""
+    pairs = []
+    for block in (b for stack in found.stacks for b in stack.blocks):
+        waiting: list[report.SublayerReport] = []
+        for sublayer in block.sublayers:
+            waiting.append(sublayer)
+            if not sublayer.joins_next:
+                pairs += [(s.kind, _joined(waiting)) for s in waiting]
+                waiting = []
+    return _by_kind(pairs)
+
+
+def _joined(group: list[report.SublayerReport]) -> str:
+    """x + A(N(x)) + M(N(x)); with a norm each: N₁, N₂."""
+    if len(group) == 1:
+        return group[0].formula
+    stream = group[0].formula.split(" + ")[0]
+    shared, branches = group[0].shares_norm, []
+    for number, sublayer in zip("₁₂₃₄", group):
+        letter = {"attention": "A", "mlp": "M"}.get(sublayer.kind, "F")
+        branch = sublayer.formula.split(" + ", 1)[1].replace("F(", f"{letter}(")
+        branches.append(branch if shared else branch.replace("N(", f"N{number}("))
+    return " + ".join([stream, *branches])
 
 
 def kind(norm: NormReport) -> str:
@@ -121,10 +164,10 @@ def _at_end(norm: NormReport | None, unknown: str | None) -> str:
 
 
 @torch.no_grad()
-def mixed_types(norm: Norm) -> str:
+def mixed_types(norm: Norm) -> tuple[str, str]:
     """Types of the output for (float32 gain, bf16 input) and (bf16 gain, float32 input), on the CPU."""
     if norm.written:
-        return "written out"
+        return "unknown", "unknown"
     found = []
     for parameters, taken in ((torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)):
         module = copy.deepcopy(norm.call.module).to(parameters)
@@ -133,8 +176,8 @@ def mixed_types(norm: Norm) -> str:
         except (RuntimeError, TypeError, ValueError):
             found.append("error")
         else:
-            found.append({torch.float32: "f32", torch.bfloat16: "bf16"}[y.dtype])
-    return ", ".join(found)
+            found.append(str(y.dtype).removeprefix("torch."))
+    return found[0], found[1]
 
 
 def qk_norm(sublayer: report.SublayerReport) -> str:
@@ -148,19 +191,6 @@ def qk_norm(sublayer: report.SublayerReport) -> str:
     norms = dict.fromkeys(f"{kind(norm)} ({gain(norm)})" for norm in sides.values() if norm)
     on = "" if sides["query"] and sides["key"] and not sides["value"] else f", on {'+'.join(n for n, v in sides.items() if v)}"
     return f"{how}, {where}, {' and '.join(norms)}{on}"
-
-
-def _blocks(stack: report.StackReport) -> list[list[list[str]]]:
-    """The different blocks of a stack, each as [kind, formula, placement, QK-norm] of its sublayers."""
-    blocks: list[list[list[str]]] = []
-    for block in stack.blocks:
-        lines = [
-            [s.kind, s.formula, s.placement.value if s.placement else "", qk_norm(s) if s.kind == "attention" else _NONE]
-            for s in block.sublayers
-        ]
-        if lines not in blocks:
-            blocks.append(lines)
-    return blocks
 
 
 def _unknown(found: report.ModelReport) -> list[str]:
@@ -178,11 +208,26 @@ def _unknown(found: report.ModelReport) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def year(model: nn.Module) -> int | None:
-    """The year of the copyright line above the model's code: when it, or what it was copied from, was written."""
-    source = python.getsourcefile(type(model))
-    found = re.search(r"Copyright (?:\(c\) )?(\d{4})", open(source, encoding="utf-8").read(3000)) if source else None
-    return int(found[1]) if found else None
+def year(model: Any) -> int | None:
+    """The year of the copyright line above the configuration's code, or the model's: roughly when it was written."""
+    for cls in (type(model.config), type(model)):
+        source = python.getsourcefile(cls)
+        found = re.search(r"Copyright (?:\(c\) )?(\d{4})", Path(source).read_text("utf-8")[:3000]) if source else None
+        if found:
+            return int(found[1])
+    return None
+
+
+@cache
+def borrowers() -> dict[str, int]:
+    """For every folder of models of the library: how many other folders are written by borrowing classes from it."""
+    import transformers
+
+    found: dict[str, set[str]] = {}
+    for path in Path(transformers.__file__).parent.glob("models/*/modular_*.py"):
+        for other in re.findall(r"^from \.\.(\w+)\.modeling_", path.read_text("utf-8"), re.MULTILINE):
+            found.setdefault(other, set()).add(path.parent.name)
+    return {folder: len(names - {folder}) for folder, names in found.items()}
 
 
 # --- what stands between two tensors: numbers, and a cap -----------------------------------------------------------------
@@ -199,7 +244,7 @@ def multipliers(wiring: Wiring, model: nn.Module) -> list[str]:
     found += [f"embedding × {_root(path[0], width)}"] if path and path[0] != 1 else []
     scales = [attention_scale(s, outputs) for b in wiring.stacks[-1].blocks for s in b.sublayers if s.attention]
     for scale, cap, usual in dict.fromkeys(s for s in scales if s):
-        found += [f"attention logits × {scale:.4g}, not 1/√d"] if abs(scale / usual - 1) > 1e-3 else []
+        found += [f"attention logits × {scale:.4g}"] if abs(scale / usual - 1) > 1e-3 else []
         found += [f"attention logits capped at {cap:g}"] if cap else []
     logits = wiring.run.node(getattr(wiring.run.output, "logits", None))
     head = _Path(_is_learned_product, outputs).to(logits) if logits else None
@@ -208,7 +253,7 @@ def multipliers(wiring: Wiring, model: nn.Module) -> list[str]:
         final = wiring.stacks[-1].final_norm
         before = _Path(lambda n: final is not None and n is final.output, set()).to(product.parents[0])
         factor *= before[0] if before else 1
-        found += [f"logits × {factor:.4g}"] if abs(factor - 1) > 1e-6 else []
+        found += [f"logits × {_root(factor, width)}"] if abs(factor - 1) > 1e-6 else []
         found += [f"logits capped at {cap:g}"] if cap else []
     return list(dict.fromkeys(found))
 
@@ -287,7 +332,9 @@ class _Path:
 
 
 def _root(factor: float, width: int) -> str:
-    return "√d" if abs(factor / width**0.5 - 1) < 1e-2 else f"{factor:.4g}"
+    """A factor, as √d or 1/√d where it is that."""
+    names = {"√d": width**0.5, "1/√d": width**-0.5}
+    return next((name for name, value in names.items() if abs(factor / value - 1) < 1e-2), f"{factor:.4g}")
 
 
 # --- the library's hidden states --------------------------------------------------------------------------------------
@@ -304,3 +351,35 @@ def hidden_state(model: Any, found: report.ModelReport) -> str:
     except (AttributeError, TypeError, ValueError, RuntimeError):
         return what
     return f"{what}, {'=' if same else '≠'} last_hidden_state"
+
+
+# --- the record -------------------------------------------------------------------------------------------------------
+
+
+def measured(model_type: str, transformers: str) -> dict[str, Any]:
+    """A row of the record: that of :func:`row`, or {"composite": True}, or {"not_built": why}.
+
+    Raises:
+        ValueError: another version of transformers is installed than the one asked for.
+    """
+    installed = version("transformers")
+    if installed != transformers:
+        raise ValueError(f"this row is of transformers {transformers}, {installed} is installed: change families.VERSION")
+    candidate = families.candidates()[model_type]
+    if candidate.composite:
+        return {"composite": True}
+    try:
+        return row(candidate)
+    except ValueError as problem:
+        return {"not_built": " ".join(str(problem).split())[:160]}
+
+
+RECORDS = (
+    Recipe(
+        "census",
+        "Norms of the text models of the transformers library, each built small from its default configuration with "
+        "random weights and run once.",
+        [{"model_type": name, "transformers": families.VERSION} for name in families.TYPES],
+        measured,
+    ),
+)
