@@ -8,7 +8,6 @@ default, with small sizes.
 import re
 import warnings
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -82,16 +81,21 @@ class Candidate:
     composite: bool
 
 
-@cache
-def candidates() -> dict[str, Candidate]:
-    """All model types of the library for causal, masked and sequence-to-sequence language modeling, by name."""
+def listed() -> dict[str, tuple[str, str]]:
+    """All model types of the library for causal, masked and sequence-to-sequence language modeling: class and role."""
     from transformers.models.auto import modeling_auto as auto
 
     causal, masked = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     pairs = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
-    roles = dict.fromkeys(causal, "decoder") | dict.fromkeys(masked, "encoder") | dict.fromkeys(pairs, "encoder-decoder")
-    models = {**causal, **masked, **pairs}
-    return {name: Candidate(name, models[name], roles[name], _is_composite(name)) for name in sorted(models)}
+    by_role = ((causal, "decoder"), (masked, "encoder"), (pairs, "encoder-decoder"))
+    found = {name: (model, role) for models, role in by_role for name, model in models.items()}
+    return dict(sorted(found.items()))
+
+
+def candidate(model_type: str) -> Candidate:
+    """What the census would build of a model type. A KeyError if the library does not list it."""
+    model, role = listed()[model_type]
+    return Candidate(model_type, model, role, _is_composite(model_type))
 
 
 def _is_composite(model_type: str) -> bool:

@@ -25,6 +25,7 @@ from normlab.norms import NormKind
 from normlab.record import Recipe
 
 COLUMNS = {  # name in a row: heading in the table
+    "sublayers": "sublayers",
     "norm": "norm",
     "placement": "placement",
     "formula": "formula",
@@ -83,6 +84,7 @@ def _columns(model: nn.Module, found: report.ModelReport, wiring: Wiring) -> dic
     mixed = [mixed_types(norm) for norm in {n.call.module: n for n in norms}.values()]
     values = {
         "norm": "unknown" if unknown and not reports else _all(kind(r) for r in reports),
+        "sublayers": ", ".join(dict.fromkeys(s.kind for s in seen)) or "unknown",
         "eps": _all(map(eps, reports)),
         "gain": _all(map(gain, reports)),
         "rounding": _all(_ROUNDING[r.cast] for r in reports),
@@ -365,7 +367,7 @@ def measured(model_type: str, transformers: str) -> dict[str, Any]:
     installed = version("transformers")
     if installed != transformers:
         raise ValueError(f"this row is of transformers {transformers}, {installed} is installed: change families.VERSION")
-    candidate = families.candidates()[model_type]
+    candidate = families.candidate(model_type)
     if candidate.composite:
         return {"composite": True}
     try:

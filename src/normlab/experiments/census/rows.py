@@ -36,7 +36,7 @@ def recorded() -> Census:
 
 @dataclass(frozen=True)
 class Design:
-    """Model types that agree in every column but ε. ``name`` is the one from whose code most others borrow."""
+    """Model types that agree in every column but ε. ``name``: the oldest, of these the one that most others borrow from."""
 
     name: str
     members: tuple[str, ...]
@@ -55,7 +55,7 @@ def designs(rows: Mapping[str, Row]) -> list[Design]:
         groups.setdefault((row["role"], *(row[column] for column in _SAME)), []).append(name)
     found = []
     for names in groups.values():
-        first = max(names, key=lambda name: (rows[name]["borrowed"], -(rows[name]["year"] or 9999), -len(name)))
+        first = min(names, key=lambda name: (rows[name]["year"] or 9999, -rows[name]["borrowed"], len(name)))
         values = Counter(rows[name]["eps"] for name in names).most_common()
         eps = values[0][0] if len(values) == 1 else ", ".join(f"{value} ({count})" for value, count in values)
         found.append(Design(first, tuple(names), rows[first], eps))
@@ -69,11 +69,17 @@ def is_standard(row: Row) -> bool:
 
 def exceptions(row: Row) -> list[str]:
     """Where a row leaves the standard, in words; [] where it does not, or where too much of it is unknown."""
-    if "unknown" in (row["norm"], row["placement"]):
-        return ["wiring unknown"]
-    found = [] if row["norm"] == "RMSNorm" else [row["norm"]]
-    found += [] if row["placement"] == "pre" else [row["placement"] if ":" not in row["placement"] else "mixed placement"]
-    return found + ([] if row["final"] != "–" else ["no final norm"])
+    if is_untold(row):
+        return ["wiring not told"]
+    names = {"unnamed": "a formula without a name", "pre": ""}
+    place = "mixed placement" if ":" in row["placement"] else names.get(row["placement"], row["placement"])
+    found = ["" if row["norm"] == "RMSNorm" else row["norm"], place, "no final norm" if row["final"] == "–" else ""]
+    return [word for word in found if word]
+
+
+def is_untold(row: Row) -> bool:
+    """Whether too much of the wiring is unknown to say whether it is the standard one."""
+    return "unknown" in (row["norm"], row["placement"]) or (row["placement"] == "unnamed" and bool(row["unknown"]))
 
 
 def count(rows: Iterable[Row], value: Callable[[Row], str]) -> dict[str, int]:
