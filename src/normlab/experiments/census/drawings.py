@@ -59,7 +59,7 @@ def wirings(designs: Sequence[Design]) -> dict[str, list[str]]:
     Left out are those whose wiring could not be told.
     """
     groups: dict[tuple[str, str], list[str]] = {}
-    for design in designs:
+    for design in sorted(designs, key=lambda d: (d.row["year"] or 9999, len(d.name), d.name)):
         if not is_untold(design.row):
             words = diagram(design.row).alt.split(",", 1)[1]
             groups.setdefault((design.row["formula"], words), []).append(design.name)
@@ -87,4 +87,5 @@ def _slim(svg: str) -> str:
     """The drawing without what repeats its texts and without names for scripts."""
     head, body = svg.split("</title>", 1)
     body = re.sub(r"<(title|desc)>.*?</\1>", "", body)
-    return f"{head}</title>{re.sub(r' class="[^"]*"', '', body)}"
+    body = re.sub(r' class="[^"]*"', "", body)
+    return f"{head}</title>{body}"

@@ -36,7 +36,7 @@ def recorded() -> Census:
 
 @dataclass(frozen=True)
 class Design:
-    """Model types that agree in every column but ε. ``name``: the oldest, of these the one that most others borrow from."""
+    """Model types that agree in every column but ε. ``name``: the oldest, of these the shortest name."""
 
     name: str
     members: tuple[str, ...]
@@ -55,7 +55,7 @@ def designs(rows: Mapping[str, Row]) -> list[Design]:
         groups.setdefault((row["role"], *(row[column] for column in _SAME)), []).append(name)
     found = []
     for names in groups.values():
-        first = min(names, key=lambda name: (rows[name]["year"] or 9999, -rows[name]["borrowed"], len(name)))
+        first = min(names, key=lambda name: (rows[name]["year"] or 9999, len(name), name))
         values = Counter(rows[name]["eps"] for name in names).most_common()
         eps = values[0][0] if len(values) == 1 else ", ".join(f"{value} ({count})" for value, count in values)
         found.append(Design(first, tuple(names), rows[first], eps))
@@ -82,9 +82,9 @@ def is_untold(row: Row) -> bool:
     return "unknown" in (row["norm"], row["placement"]) or (row["placement"] == "unnamed" and bool(row["unknown"]))
 
 
-def count(rows: Iterable[Row], value: Callable[[Row], str]) -> dict[str, int]:
+def count(rows: Iterable[Row], value: Callable[[Row], str]) -> Counter[str]:
     """How many rows have each value, the most frequent first."""
-    return dict(Counter(value(row) for row in rows).most_common())
+    return Counter(dict(Counter(value(row) for row in rows).most_common()))
 
 
 def table_rows(found: Sequence[Design]) -> list[list[str]]:
