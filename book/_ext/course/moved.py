@@ -8,7 +8,10 @@ import json
 
 from docutils import nodes
 
-TO = {"notebooks/05_placement": ["notebooks/07_why_post_ln_is_hard", "notebooks/08_roads_after"]}
+TO = {
+    "notebooks/05_placement": ["notebooks/07_why_post_ln_is_hard", "notebooks/08_roads_after", "notebooks/09_census"],
+    "notebooks/08_roads_after": ["notebooks/09_census"],
+}
 RENAMED = {  # page: {old fragment: (page, fragment)}
     "notebooks/05_placement": {
         "why-is-post-ln-hard": ("notebooks/07_why_post_ln_is_hard", "the-case-one-setting-two-placements"),
@@ -45,7 +48,7 @@ def moved(app, page: str) -> dict[str, tuple[str, str]]:
     """For each fragment that left ``page``: the page and the fragment where it stands now."""
     here = _anchors(app, page)
     found = {name: (there, name) for there in reversed(TO[page]) for name in _anchors(app, there)}
-    return {old: new for old, new in {**found, **RENAMED[page]}.items() if old not in here}
+    return {old: new for old, new in {**found, **RENAMED.get(page, {})}.items() if old not in here}
 
 
 def _lead_on(app, pagename, templatename, context, doctree):

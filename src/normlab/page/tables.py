@@ -16,7 +16,7 @@ def table(
 
     Args:
         filters: headers of columns by whose values the book's page lets a reader choose rows. With any, the page also
-            searches and sorts; elsewhere the table is a plain one.
+            searches and sorts; elsewhere the table is a plain one, and its text is not aligned.
 
     Raises:
         ValueError: a row whose length differs from the header's, or a filter that is no header.
@@ -25,6 +25,8 @@ def table(
     if missing:
         raise ValueError(f"no column is called {missing[0]!r}; there are {', '.join(headers)}")
     text = table_text(headers, rows, caption)
+    if filters:  # a large one: without the blanks that would align it
+        text = re.sub(r" {2,}", " | ", text)
     if not publish({"text/plain": text, "text/html": table_html(headers, rows, caption, filters)}):
         print(text)
 

@@ -60,7 +60,7 @@ def wirings(designs: Sequence[Design]) -> dict[str, list[str]]:
     """
     groups: dict[tuple[str, str], list[str]] = {}
     for design in sorted(designs, key=lambda d: (d.row["year"] or 9999, len(d.name), d.name)):
-        if not is_untold(design.row):
+        if not (is_untold(design.row) or design.row["unknown"]):
             words = diagram(design.row).alt.split(",", 1)[1]
             groups.setdefault((design.row["formula"], words), []).append(design.name)
     return {names[0]: names for names in groups.values()}
@@ -78,14 +78,33 @@ def gallery(designs: Sequence[Design]) -> None:
         folds.append(
             f"<details><summary><b>{escape(first)}</b>{escape(also)}: {escape(formula)}</summary>{_slim(drawn.svg)}</details>"
         )
-    html = f'<div class="census-gallery">{"".join(folds)}</div>'
+    html = f'<div class="census-gallery"><style>{_STYLE}</style>{"".join(folds)}</div>'
     if not publish({"text/plain": "\n".join(lines), "text/html": html}):
         print("\n".join(lines))
 
 
+_STYLE = (
+    ".census-gallery svg{color:var(--pst-color-text-base,#797979);max-width:100%;font:12px system-ui,sans-serif;fill:none;"
+    "stroke:currentColor;stroke-width:1.5}.census-gallery text{fill:currentColor;stroke:none}"
+    ".census-gallery .n{stroke:#3b82c4;fill:#3b82c4;fill-opacity:.12}"
+    ".census-gallery .f{stroke:#d9822b;fill:#d9822b;fill-opacity:.12}.census-gallery .d{fill:currentColor;stroke:none}"
+)
+
+
 def _slim(svg: str) -> str:
-    """The drawing without what repeats its texts and without names for scripts."""
+    """The drawing without what repeats its texts, and with the gallery's style in place of attributes."""
     head, body = svg.split("</title>", 1)
-    body = re.sub(r"<(title|desc)>.*?</\1>", "", body)
-    body = re.sub(r' class="[^"]*"', "", body)
-    return f"{head}</title>{body}"
+    size = re.search(r'viewBox="[^"]*" width="[^"]*" height="[^"]*"', head)
+    assert size is not None
+    title = head.rsplit("<title>", 1)[1]
+    for pattern, short in (
+        (r"<(title|desc)>.*?</\1>", ""),
+        (r' class="[^"]*"', ""),
+        (r' text-anchor="start"', ""),
+        (r'(<text[^>]*) fill="currentColor" stroke="none"', r"\1"),
+        (r' fill="currentColor" stroke="none"', ' class="d"'),
+        (r' stroke="#3b82c4" fill="#3b82c4" fill-opacity="0.12"', ' class="n"'),
+        (r' stroke="#d9822b" fill="#d9822b" fill-opacity="0.12"', ' class="f"'),
+    ):
+        body = re.sub(pattern, short, body)
+    return f'<svg {size[0]} role="img"><title>{title}</title>{body}'

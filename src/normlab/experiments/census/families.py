@@ -94,7 +94,8 @@ def listed() -> dict[str, tuple[str, str]]:
 
 def candidate(model_type: str) -> Candidate:
     """What the census would build of a model type. A KeyError if the library does not list it."""
-    model, role = listed()[model_type]
+    with warnings.catch_warnings(action="ignore"):
+        model, role = listed()[model_type]
     return Candidate(model_type, model, role, _is_composite(model_type))
 
 
@@ -157,11 +158,11 @@ def build(candidate: Candidate, seed: int = 0) -> nn.Module:
     Raises:
         ValueError: neither fits, or the model stays large.
     """
-    import transformers
-
-    transformers.logging.set_verbosity_error()
     try:
         with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
+            import transformers
+
+            transformers.logging.set_verbosity_error()
             torch.manual_seed(seed)
             cls, small = getattr(transformers, candidate.model), config(candidate)
             with torch.device("meta"):
@@ -170,6 +171,8 @@ def build(candidate: Candidate, seed: int = 0) -> nn.Module:
                 raise ValueError(f"it keeps {size:,} parameters")
             model = tiny_transformers.randomized(cls(small).eval(), seed)
             model(**inputs(model))
+    except ModuleNotFoundError:
+        raise
     except Exception as problem:  # whatever a library raises for sizes that do not go together
         family = _by_hand().get(candidate.model)
         if family is None:

@@ -211,11 +211,14 @@ def _unknown(found: report.ModelReport) -> list[str]:
 
 
 def year(model: Any) -> int | None:
-    """The year of the copyright line above the configuration's code, or the model's: roughly when it was written."""
+    """The year of the copyright line above the configuration's code, or the model's: roughly when it was written.
+
+    A year before the first Transformer is left out.
+    """
     for cls in (type(model.config), type(model)):
         source = python.getsourcefile(cls)
         found = re.search(r"Copyright (?:\(c\) )?(\d{4})", Path(source).read_text("utf-8")[:3000]) if source else None
-        if found:
+        if found and int(found[1]) >= 2017:
             return int(found[1])
     return None
 
