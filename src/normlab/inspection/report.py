@@ -11,7 +11,7 @@ from torch import nn
 from normlab.attention import QKNorm
 from normlab.inspection.norm_probe import NormReport
 from normlab.inspection.sublayers import Norm, Sublayer
-from normlab.inspection.trace import parts, tensors
+from normlab.inspection.trace import parts, tensors, with_random_weights
 from normlab.inspection.wiring import Block, Stack, Wiring, run_of
 from normlab.placement import Placement
 
@@ -23,6 +23,7 @@ class LastHidden(str, Enum):
     BOTH = "returned twice: behind the final norm, and as it leaves the last block"
     STREAM = "returned as it leaves the last block"
     NOT_RETURNED = "not returned"
+    UNKNOWN = "unknown: no stack of residual blocks was recognized"
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ def inspect(model: nn.Module, *args: Any, **kwargs: Any) -> ModelReport:
 
     Args:
         model: a Transformer of this package, of ``transformers``, of torch (``torch.nn.TransformerEncoder``), or the
-            reader's own. It is run in evaluation mode, with autograd, and left as it was.
+            reader's own. It is run in evaluation mode, with autograd, and left as it was. Weights that are all zero, or
+            not all finite, show nothing of what they are for; random ones take their place for the run.
         args, kwargs: an input for it. Without one a few token ids are tried, or, where there is no embedding, a few
             random vectors.
 
@@ -152,7 +154,8 @@ def _observe(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Wiring:
     training = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        run = run_of(model, *args, **kwargs)
+        with with_random_weights(model):
+            run = run_of(model, *args, **kwargs)
     except Exception as error:
         if given:
             raise
@@ -230,7 +233,7 @@ def _block(block: Block) -> BlockReport:
                 sublayer.after is None,
                 sublayer.shares_norm,
                 sublayer.hidden_norm,
-                sublayer.attention is not None and sublayer.attention.unknown_norm,
+                sublayer.unknown_qk_norm,
             )
         )
     return BlockReport(tuple(sublayers), block.unknown)
@@ -252,7 +255,7 @@ def _placement(sublayer: Sublayer, block: Block) -> Placement | None:
     if _is_hybrid(block):
         return Placement.HYBRID
     norms = (bool(sublayer.input_norm), bool(sublayer.output_norm), bool(sublayer.post_norm))
-    placement = None if sublayer.skip_norm else _PLACEMENTS.get(norms)
+    placement = None if sublayer.skip_norm or sublayer.sum_scale != 1 else _PLACEMENTS.get(norms)
     if sublayer.stream_scale != 1:
         scaled = placement is Placement.POST and sublayer.stream_scale is not None
         return Placement.DEEPNORM if scaled else None
@@ -270,7 +273,7 @@ def _is_hybrid(block: Block) -> bool:
 
 
 def _attention_norms(sublayer: Sublayer) -> list[Norm]:
-    return [] if sublayer.attention is None else [n for norms in sublayer.attention.norms.values() for n in norms]
+    return [] if sublayer.attention is None else sublayer.attention.all_norms
 
 
 def _qk_norm(sublayer: Sublayer) -> QKNormReport | None:
@@ -282,7 +285,8 @@ def _qk_norm(sublayer: Sublayer) -> QKNormReport | None:
     tokens = sublayer.read.value.numel() // sublayer.read.value.shape[-1]
     possible = {QKNorm.PER_HEAD, QKNorm.JOINT}  # the same thing on a side with one head
     for norm in attention.norms["query"] + attention.norms["key"]:
-        width, vectors = norm.report.width, norm.source.value.numel() // norm.report.width
+        width = norm.report.width // norm.report.groups
+        vectors = norm.source.value.numel() // width
         if width != head_dim:
             possible.discard(QKNorm.PER_HEAD)
         if vectors != tokens or width % head_dim:
@@ -299,7 +303,7 @@ def _last_hidden(wiring: Wiring) -> LastHidden:
     counts.
     """
     if not wiring.stacks:
-        return LastHidden.NOT_RETURNED
+        return LastHidden.UNKNOWN
     stack = wiring.stacks[-1]
     stream = wiring.root(stack.blocks[-1].y)
     normed = set() if stack.final_norm is None else wiring.lightly_reached(stack.final_norm.output)
