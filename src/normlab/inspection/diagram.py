@@ -61,7 +61,7 @@ def wiring_diagram(report: ModelReport) -> Diagram:
     under the picture. Nothing stands there that is not in the report: embeddings and the head are not drawn.
     """
     drawing = _Drawing()
-    drawing.legend(list(_norms(report)))
+    drawing.legend(report.origin, list(_norms(report)))
     if not report.stacks:
         drawing.unknown("structure unknown: no stack of residual blocks was recognized")
     for number, stack in enumerate(report.stacks, 1):
@@ -119,7 +119,7 @@ def _in_words(report: ModelReport) -> str:
     def name(norm: NormReport | None, unknown: str | None = None) -> str:
         return _NAMES[norm.kind] if norm else "unknown" if unknown else "none"
 
-    sentences = [f"Wiring of {report.model}, drawn from a run"]
+    sentences = [f"Wiring of {report.model}, drawn from a run", *report.origin]
     if not report.stacks:
         sentences.append("Structure unknown")
     for number, stack in enumerate(report.stacks, 1):
@@ -218,13 +218,10 @@ class _Drawing:
 
     # --- the parts of a picture, from below ---------------------------------------------------------------------------
 
-    def legend(self, norms: list[NormReport]) -> None:
+    def legend(self, origin: list[str], norms: list[NormReport]) -> None:
         self.numbers = {norm: number for number, norm in enumerate(norms, 1)}
-        rows = [
-            line
-            for norm, number in self.numbers.items()
-            for line in wrap(f"[{number}] {norm}", int((WIDTH - 12) / LETTER), subsequent_indent="\u2003")
-        ]
+        texts = [*(f"[{number}] {norm}" for norm, number in self.numbers.items()), *origin]
+        rows = [row for text in texts for row in wrap(text, int((WIDTH - 12) / LETTER), subsequent_indent="\u2003")]
         self.up(LINE * len(rows))
         for number, row in enumerate(rows, 1):
             self.text(6, self.y + LINE * number - 4, row)

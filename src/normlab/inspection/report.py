@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from normlab.attention import QKNorm
+from normlab.inspection.cut import Cut
 from normlab.inspection.norm_probe import NormReport
 from normlab.inspection.sublayers import Norm, Sublayer
 from normlab.inspection.trace import parts, tensors, with_random_weights
@@ -105,11 +106,22 @@ class StackReport:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """What :func:`inspect` found; print it. ``stacks`` is empty where no stack of blocks was recognized."""
+    """What :func:`inspect` found; print it. ``stacks`` is empty where no stack of blocks was recognized.
+
+    ``cut`` and ``notes`` say what ``normlab inspect`` did to a configuration before it built the model.
+    """
 
     model: str
     stacks: tuple[StackReport, ...]
     last_hidden: LastHidden
+    cut: tuple[Cut, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def origin(self) -> list[str]:
+        """What was built, in lines: the cut and the notes."""
+        cut = [f"cut: {', '.join(map(str, self.cut))}"] if self.cut else []
+        return [*cut, *self.notes]
 
     def __str__(self) -> str:
         return "\n".join(_Text(self).lines())
@@ -186,12 +198,14 @@ def _check_tensors(model: nn.Module) -> None:
 
 
 def _example(model: nn.Module) -> torch.Tensor:
-    """A few ids that every embedding knows, or random vectors for a model without embeddings."""
+    """A few ids that every embedding knows and none has zeros for, or random vectors for a model without embeddings."""
     weights = [p for p in model.parameters() if p.dim() > 1]
     device = weights[0].device if weights else None
-    sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
-    if sizes:
-        return torch.arange(8, device=device).remainder(min(sizes)).view(2, 4)
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+    if tables:
+        ids = range(min(table.num_embeddings for table in tables))
+        words = [i for i in ids if all(table.padding_idx != i for table in tables)] or [0]
+        return torch.tensor([words[i % len(words)] for i in range(8)], device=device).view(2, 4)
     if not weights:
         raise ValueError("a model without matrices has no width; pass an input: normlab.inspect(model, x)")
     generator = torch.Generator().manual_seed(0)
@@ -325,7 +339,7 @@ class _Text:
         self.numbers: dict[NormReport, int] = {}
 
     def lines(self) -> list[str]:
-        lines = [self.report.model]
+        lines = [self.report.model, *(f"  {line}" for line in self.report.origin)]
         if not self.report.stacks:
             lines.append("  structure unknown: no stack of residual blocks was recognized")
         for number, stack in enumerate(self.report.stacks, 1):
