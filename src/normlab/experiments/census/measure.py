@@ -55,6 +55,7 @@ _HIDDEN = {
     report.LastHidden.BOTH: "both",
     report.LastHidden.STREAM: "the stream",
     report.LastHidden.NOT_RETURNED: "not told",
+    report.LastHidden.UNKNOWN: "not told",
 }
 _NONE = "–"
 
