@@ -66,8 +66,9 @@ def table_html(
         + "</tr>"
         for row in rows
     )
+    searchable = " is-searchable" if filters else ""
     label = f"<caption>{escape(caption)}</caption>" if caption else ""
     return (
-        '<div style="overflow-x:auto" tabindex="0"><table class="normlab-table{" is-searchable" if filters else ""}">'
+        f'<div style="overflow-x:auto" tabindex="0"><table class="normlab-table{searchable}">'
         f"{label}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from normlab.experiments.census.rows import Design, Row, is_standard, is_untold
 from normlab.experiments.census.stored import unpacked
-from normlab.inspection.diagram import Diagram, wiring_diagram
+from normlab.inspection.diagram import LINE, Diagram, wiring_diagram
 from normlab.page.claims import publish
 from normlab.page.figures import BLUE, INK, ORANGE
 
@@ -92,13 +92,18 @@ _STYLE = (
 
 
 def _slim(svg: str) -> str:
-    """The drawing without what repeats its texts, and with the gallery's style in place of attributes."""
+    """The drawing for several designs: without what may differ between them (the norms' numbers, their list under the
+    picture, how gains are stored), and with the gallery's style in place of attributes."""
     head, body = svg.split("</title>", 1)
-    size = re.search(r'viewBox="[^"]*" width="[^"]*" height="[^"]*"', head)
-    assert size is not None
+    box = re.search(r'viewBox="0 (\S+) (\S+) (\S+)"', head)
+    assert box is not None
+    top, width, height = (float(number) for number in box.groups())
+    height -= LINE * len(re.findall(r'<text x="6"', body))
     title = head.rsplit("<title>", 1)[1]
     for pattern, short in (
         (r"<(title|desc)>.*?</\1>", ""),
+        (r'<text x="6".*?</text>', ""),
+        (r"(, gain 1 \+ w|, no gain)?( \[\d+\])+(?=</text>)", ""),
         (r' class="[^"]*"', ""),
         (r' text-anchor="start"', ""),
         (r'(<text[^>]*) fill="currentColor" stroke="none"', r"\1"),
@@ -107,4 +112,5 @@ def _slim(svg: str) -> str:
         (r' stroke="#d9822b" fill="#d9822b" fill-opacity="0.12"', ' class="f"'),
     ):
         body = re.sub(pattern, short, body)
-    return f'<svg {size[0]} role="img"><title>{title}</title>{body}'
+    size = f'viewBox="0 {top:g} {width:g} {height:g}" width="{width:g}" height="{height:g}"'
+    return f'<svg {size} role="img"><title>{title}</title>{body}'
