@@ -151,6 +151,8 @@ def test_eps_is_that_of_the_configuration(name):
         ("Gemma 2", {"attn_logit_softcapping": None, "query_pre_attn_scalar": 16}, ["embedding × √d", "logits capped at 30"]),
         ("Cohere", {"logit_scale": 0.5}, ["logits × 0.5"]),
         ("Llama", {}, []),
+        ("BLOOM", {}, []),  # 1 / √d is an argument of its product
+        ("GPT-Neo", {}, ["attention logits × 1"]),
     ],
 )
 def test_multipliers_are_those_of_the_configuration(family, options, expected):
@@ -230,7 +232,7 @@ def test_a_slim_drawing_keeps_the_wiring_and_drops_what_designs_may_not_share():
     slim = drawings._slim(drawn.svg)
     words = [[t.get_text() for t in BeautifulSoup(svg, "html.parser").find_all("text")] for svg in (drawn.svg, slim)]
     assert "RMSNorm, gain 1 + w [1]" in words[0] and any("eps 1e-06" in text for text in words[0])
-    wiring = [text.replace(", gain 1 + w", "").split(" [")[0] for text in words[0] if not re.match(r"\[\d| ", text)]
+    wiring = [text.replace(", gain 1 + w", "").split(" [")[0] for text in words[0] if not re.match(r"\[\d|\s", text)]
     assert words[1] == wiring and "RMSNorm" in wiring
     assert slim.count("<path") == drawn.svg.count("<path") and len(slim) < 0.6 * len(drawn.svg)
 

@@ -272,7 +272,7 @@ def attention_scale(sublayer: Sublayer, norms: set[Node]) -> tuple[float, float,
     sides = [_Path(_is_learned_product, norms, through_norms=True).to(n) for n in (attention.query, attention.key)]
     if path is None or None in sides:
         return None
-    scale = path[0] * math.prod(side[0] for side in sides if side)
+    scale = path[0] * path[2].options.get("alpha", 1) * math.prod(side[0] for side in sides if side)
     return float(f"{scale:.6g}"), path[1], attention.query.value.shape[-1] ** -0.5
 
 
