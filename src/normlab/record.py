@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import date
-from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -428,7 +427,8 @@ def main(arguments: list[str]) -> int:
 
 def _make_and_tell(recipe: Recipe, n_jobs: int | None, cluster: Any) -> int:
     try:
-        print(f"written: {make(recipe, log=partial(print, flush=True), n_jobs=n_jobs, cluster=cluster)}")
+        written = make(recipe, log=_say, n_jobs=n_jobs, cluster=cluster)
+        _say(f"written: {written}")
         return 0
     except RuntimeError as problem:  # some runs failed
         return _complain(problem, status=1)
@@ -438,6 +438,11 @@ def _make_and_tell(recipe: Recipe, n_jobs: int | None, cluster: Any) -> int:
         return _complain(f"{problem}. They are printed above, a run a line", status=1)
     except (files.NotWrittenError, ValueError) as problem:
         return _complain(problem)
+
+
+def _say(line: str) -> None:
+    if os.environ.get("RANK", "0") == "0":  # under torchrun all processes make the same runs together
+        print(line, flush=True)
 
 
 def _complain(problem: object, status: int = 2) -> int:
