@@ -73,14 +73,22 @@ def gallery(designs: Sequence[Design]) -> None:
     for first, names in wirings(designs).items():
         drawn = diagram(by_name[first].row)
         also = f", as {', '.join(names[1:])}" if len(names) > 1 else ""
-        formula = by_name[first].row["formula"]
-        lines.append(f"{first}{also}: {formula}")
+        told = f"{also}: {_in_short(by_name[first].row)}"
+        lines.append(first + told)
         folds.append(
-            f"<details><summary><b>{escape(first)}</b>{escape(also)}: {escape(formula)}</summary>{_slim(drawn.svg)}</details>"
+            f"<details><summary><b>{escape(first)}</b>{escape(told)}</summary>{_slim(drawn.svg)}</details>"
         )
     html = f'<div class="census-gallery"><style>{_STYLE}</style>{"".join(folds)}</div>'
     if not publish({"text/plain": "\n".join(lines), "text/html": html}):
         print("\n".join(lines))
+
+
+def _in_short(row: Row) -> str:
+    """The formula, and what tells rows with the same formula apart."""
+    parts = [row["norm"], row["formula"]]
+    parts += [row["sublayers"]] if row["sublayers"] != "attention, mlp" else []
+    named = {"embedding norm": row["embedding"], "QK-norm": row["qk_norm"].split(",")[0], "inside": row["inner"]}
+    return "; ".join(parts + [f"{name} {value}" for name, value in named.items() if value != "–"])
 
 
 _STYLE = (

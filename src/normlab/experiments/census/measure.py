@@ -25,13 +25,12 @@ from normlab.norms import NormKind
 from normlab.record import Recipe
 
 COLUMNS = {  # name in a row: heading in the table
-    "sublayers": "sublayers",
     "norm": "norm",
     "placement": "placement",
     "formula": "formula",
     "final": "final norm",
-    "embedding": "embedding norm",
     "qk_norm": "QK-norm",
+    "embedding": "embedding norm",
     "inner": "norms inside F",
     "gain": "gain",
     "eps": "ε",
@@ -40,6 +39,7 @@ COLUMNS = {  # name in a row: heading in the table
     "wide_input": "bf16 gain, float32 in",
     "multipliers": "multipliers",
     "hidden": "hidden_states[-1] is",
+    "sublayers": "sublayers",
 }
 
 _KINDS = {NormKind.LAYERNORM: "LayerNorm", NormKind.RMSNORM: "RMSNorm", NormKind.SCALENORM: "ScaleNorm"}

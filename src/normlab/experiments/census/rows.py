@@ -92,13 +92,13 @@ def table_rows(found: Sequence[Design]) -> list[list[str]]:
     lines = []
     for design in found:
         row = design.row
-        about = [design.name, row["role"], str(row["year"] or "–"), str(len(design.members))]
         values = [design.eps if column == "eps" else row[column] for column in COLUMNS]
-        lines.append([*about, *values, "; ".join(row["unknown"]) or "–", ", ".join(design.copies) or "–"])
+        about = [row["role"], str(row["year"] or "–"), "; ".join(row["unknown"]) or "–", str(len(design.members))]
+        lines.append([design.name, *values, *about, ", ".join(design.copies) or "–"])
     return lines
 
 
-HEADINGS = ["model type", "role", "year", "types", *COLUMNS.values(), "not told", "near copies"]
+HEADINGS = ["model type", *COLUMNS.values(), "role", "year", "not told", "types", "near copies"]
 FILTERS = ("role", COLUMNS["norm"], COLUMNS["placement"], COLUMNS["final"], COLUMNS["gain"])
 
 
