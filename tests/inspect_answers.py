@@ -50,7 +50,7 @@ def compare(answer: dict[str, Any], report: ModelReport) -> list[Field]:
     fields = [_last_hidden(answer, report)]
     stacks = [answer | stack for stack in answer.get("stacks", [{}])]
     if not report.stacks:
-        known = 0 if "unknown" in answer else sum(1 for stack in stacks for _ in _wanted_fields(stack))
+        known = sum(1 for stack in stacks for _ in _wanted_fields(stack))
         return fields + [Field(f"field {n}", UNKNOWN, None, "no stack was recognized") for n in range(known)]
     fields.append(_field("stacks", len(stacks), len(report.stacks)))
     for number, (stack, found) in enumerate(zip(stacks, report.stacks), 1):
@@ -79,7 +79,7 @@ def _blocks(stack: dict[str, Any]) -> list[str]:
 
 
 def _stack(answer: dict[str, Any], found: StackReport) -> Iterator[Field]:
-    if "unknown" in answer:
+    if "blocks" not in answer:
         yield from _nothing_said(found)
     else:
         blocks = _blocks(answer)
@@ -89,7 +89,7 @@ def _stack(answer: dict[str, Any], found: StackReport) -> Iterator[Field]:
         for wanted, qk_norm, block in dict.fromkeys(zip(blocks, map(str, each), found.blocks)):
             yield from _block(answer, wanted, qk_norm, block)
     for name, otherwise in (("embedding", "no"), ("final", "yes")):
-        if "unknown" in answer and name not in answer:
+        if "blocks" not in answer and name not in answer:
             continue
         norm, why = getattr(found, f"{name}_norm"), getattr(found, f"{name}_unknown")
         if answer.get(name) == "unclear":

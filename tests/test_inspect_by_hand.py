@@ -921,6 +921,43 @@ def test_two_attentions_in_one_sublayer_are_attention(apart, normed):
         assert (found.qk_norm is not None) == normed and not found.unknown_qk_norm
 
 
+class Pooled(nn.Module):
+    """Attention of a stream to what a longer one was, by content and by position (Funnel's way): two products."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x, longer, places):
+        scores = self.q(x) @ self.k(longer).mT + self.q(x + 1) @ self.k(places).mT
+        return x + self.out(scores.softmax(-1) @ self.v(longer))
+
+
+class LinearMemory(Pooled):
+    """No softmax: the stream is multiplied with a matrix that another stream has made."""
+
+    def forward(self, x, longer, places):
+        return x + self.out(self.q(x) @ (self.k(longer).mT @ self.v(longer)))
+
+
+@pytest.mark.parametrize("block", [Pooled, LinearMemory])
+def test_what_meets_another_stream_is_no_mlp(block):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.blocks = nn.Embedding(11, 16), nn.ModuleList(block() for _ in range(2))
+
+        def forward(self, ids):
+            longer = self.embedding(ids)
+            x, places = longer[:, ::2] + longer[:, 1::2], longer.flip(1).cos()
+            for block in self.blocks:
+                x = block(x, longer, places)
+            return x
+
+    (stack,) = normlab.inspect(Model()).stacks
+    assert {s.kind for b in stack.blocks for s in b.sublayers} <= {"unknown", "cross-attention"}
+
+
 # --- what stops a run, and what must not ------------------------------------------------------------------------------
 
 

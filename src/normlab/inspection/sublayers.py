@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from normlab.inspection.norm_probe import NormReport
 from normlab.inspection.trace import Call, Node
@@ -401,6 +401,8 @@ class _Peeler:
                 sublayer.unknown_qk_norm = any(a.unknown_norm or a.all_norms for a in found)
         else:
             mixes = _mixes_tokens(sublayer)
+            if mixes is False and self.meets_others(region):
+                mixes = None
             sublayer.kind = "unknown" if mixes is None else "mixer" if mixes else "mlp"
         sublayer.hidden_norm = self.has_hidden_norm(sublayer)
 
@@ -474,6 +476,15 @@ class _Peeler:
         stored = any(isinstance(n.value, nn.Parameter) for n in self.closure(still[0], self.is_stream))
         return not stored and not torch.equal(rows, rows[:1].expand_as(rows))
 
+    def meets_others(self, region: set[Node]) -> bool:
+        """True if the stream is multiplied with what was computed before the block, parameters aside: other tokens?"""
+        for node in region:
+            if node.op in ("bmm", "baddbmm", "mm") and self.depends.get(node, False):
+                still = [p for p in node.parents[-2:] if not self.depends.get(p, False)]
+                if any(self.from_outside(p) and not self.is_learned(p) for p in still):
+                    return True
+        return False
+
     def from_outside(self, node: Node) -> bool:
         """True if something computed before the block went into the node."""
         return any(n.op and n.index < self.start for n in self.closure(node, self.is_stream))
@@ -487,22 +498,36 @@ class _Peeler:
         width = sublayer.read.value.shape[-1]
         moving = {n for n in sublayer.region if self.depends.get(n, False)}
         signs = {n for n in moving if n.value.dim() and n.value.shape[-1] in (1, width) and self.is_unknown_norm(n)}
-        signs = {n for n in signs if self.is_of_vectors(n, sublayer.read.value.numel())}
         norms = {n.output for n in sublayer.inner_norms}
         before_products = {self.x, sublayer.read}
         for node in sorted(sublayer.region, key=lambda n: n.index):
             if self.is_stream(node) or node.op not in PRODUCTS and any(p in before_products for p in node.parents):
                 before_products.add(node)
-        behind_products = self.closure(sublayer.output, self.ends_a_branch)
+        behind_products = self.vectors_behind_products(sublayer.output)
         if (signs | norms) & behind_products or signs & before_products:
             return True
         first = norms & before_products
         passed = self.closure(sublayer.output, lambda n: n in first or self.is_stream(n))
         return bool(first) and not any(self.root(n) is sublayer.read for n in passed)
 
-    def is_of_vectors(self, node: Node, entries: int) -> bool:
-        """True if something with so many entries went into it since the last product: not so for a router's weights."""
-        return any(n.value.numel() >= entries for n in self.closure(node, self.ends_a_branch))
+    def vectors_behind_products(self, output: Node) -> set[Node]:
+        """What the output was made from since the last products, without numbers per token from elsewhere, such as the
+        weights of experts: what vectors are multiplied by and what does not come from them.
+        """
+        seen, waiting = {output}, [output]
+        while waiting:
+            node = waiting.pop()
+            if self.ends_a_branch(node):
+                continue
+            parents = node.parents
+            if node.op in ("mul", "mul_") and len(parents) == 2:
+                vector, factor = sorted(parents, key=lambda n: n.value.numel(), reverse=True)
+                ends = (self.closure(n, self.ends_a_branch) for n in (vector, factor))
+                if vector.value.numel() > factor.value.numel() and not set.intersection(*ends):
+                    parents = [vector]
+            waiting += [parent for parent in parents if parent not in seen]
+            seen |= set(parents)
+        return seen
 
     def is_unknown_norm(self, node: Node) -> bool:
         """True for an operation that norms are made of and that is part of none of the known ones."""
@@ -516,26 +541,25 @@ def _mixes_tokens(sublayer: Sublayer) -> bool | None:
     None if autograd can't say: no backward pass, values that are not finite, weights of zero, one token a sequence.
     """
     read, output = sublayer.read.value, sublayer.output.value
-    second = output.dim() == 3 and _features_stand_second(sublayer)
-    shape = read.transpose(1, 2).shape if second else read.shape
-    width, tokens = shape[-1], read.numel() // shape[-1]
-    size = output.shape[1 if second else -1]
+    norms = (sublayer.input_norm, sublayer.output_norm, sublayer.post_norm, sublayer.skip_norm)
+    widths = {norm.report.width for norm in norms if norm is not None}
+    shape, size = _tokens_first(read, widths).shape, _tokens_first(output, widths).shape[-1]
+    tokens = read.numel() // shape[-1]
     if not (read.requires_grad and output.requires_grad) or tokens < 2 or tokens != output.numel() // size:
         return None
     alone = len(shape) > 2 and shape[-2] == 1 and shape[0] > 1  # [B, 1, d]: others are of other sequences
     for token in (-1, 0):
         direction = torch.zeros(tokens, size)
         direction[token].normal_(generator=torch.Generator().manual_seed(0))
-        if second:
-            direction = direction.view(shape[0], -1, size).transpose(1, 2)
-        direction = direction.reshape(output.shape).to(output)
+        direction = direction.view(_tokens_first(output, widths).shape)
+        direction = (direction if direction.shape == output.shape else direction.transpose(1, 2)).to(output)
         try:
             (gradient,) = torch.autograd.grad(output, read, direction, retain_graph=True, allow_unused=True)
         except (RuntimeError, NotImplementedError):  # an operation without a backward pass
             return None
         if gradient is None or not gradient.isfinite().all():  # None: what it reads was overwritten in place
             return None
-        reached = (gradient.transpose(1, 2) if second else gradient).reshape(-1, width).any(-1)
+        reached = _tokens_first(gradient, widths).flatten(0, -2).any(-1)
         if reached.sum() > reached[token]:
             return True
         if not reached[token]:
@@ -543,12 +567,10 @@ def _mixes_tokens(sublayer: Sublayer) -> bool | None:
     return None if alone else False
 
 
-def _features_stand_second(sublayer: Sublayer) -> bool:
-    """True for a stream [B, d, T], as its norms show: they are as wide as the second axis, and not as the last."""
-    norms = (sublayer.input_norm, sublayer.output_norm, sublayer.post_norm, sublayer.skip_norm)
-    widths = {norm.report.width for norm in norms if norm is not None}
-    shape = sublayer.read.value.shape
-    return len(shape) == 3 and widths == {shape[1]} and shape[1] != shape[2]
+def _tokens_first(vectors: Tensor, widths: set[int]) -> Tensor:
+    """Turned to [B, T, d] if they are [B, d, T], as norms show that are as wide as the second axis but not the last."""
+    second = vectors.dim() == 3 and widths == {vectors.shape[1]} and vectors.shape[1] != vectors.shape[2]
+    return vectors.transpose(1, 2) if second else vectors
 
 
 def is_normalizing(node: Node) -> bool:

@@ -386,6 +386,7 @@ def _copied(value: Any, copies: dict[int, Any]) -> Any:
     """Copies of tensors and of what holds them; everything else, parameters too, as it is."""
     if id(value) in copies:
         return copies[id(value)]
+    copied: Any
     if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
         copied = value.detach().clone()
     elif type(value) is tuple:
