@@ -173,8 +173,8 @@ def test_a_report_leaves_the_random_numbers_alone(tmp_path):
 
 
 NORM_KEYS = "module kind width eps eps_place gain bias cast fraction groups across_tokens".split()
-SUBLAYER_KEYS = """kind placement formula input_norm output_norm post_norm skip_norm input_scale output_scale stream_scale
-qk_norm inner_norms joins_next shares_norm hidden_norm unknown_qk_norm""".split()
+SUBLAYER_KEYS = """kind placement formula input_norm output_norm post_norm skip_norm input_scale output_scale
+stream_scale qk_norm inner_norms joins_next shares_norm hidden_norm unknown_qk_norm""".split()
 STACK_KEYS = "blocks embedding_norm final_norm embedding_unknown final_unknown".split()
 
 
@@ -246,6 +246,9 @@ EXPECTED = {
 }
 
 
+WITH_QK_NORM = ("qwen3-30b-a3b", "gemma-3-27b", "olmo-2-32b", "command-r-plus")
+
+
 def test_every_typed_configuration_is_expected():
     assert EXPECTED.keys() == TYPED.keys()
 
@@ -268,9 +271,8 @@ def test_a_published_configuration_is_cut_to_what_shows_every_kind_of_layer(name
     assert {s.placement for s in first} == {Placement(placement)}
     assert {n.kind for s in first for n in (s.norm, s.output_norm) if n} == {norm}
     if "attention" in kinds:
-        assert (first[0].qk_norm is not None) == (name in ("qwen3-30b-a3b", "gemma-3-27b", "olmo-2-32b", "command-r-plus"))
-    ran = "the fourth" if name.endswith("vision-text") else None
-    assert any("layers 4 did not run" in note for note in report.notes) == (ran is not None)
+        assert (first[0].qk_norm is not None) == (name in WITH_QK_NORM)
+    assert any("layers 4 did not run" in note for note in report.notes) == name.endswith("vision-text")
 
 
 def test_the_cut_is_said_in_json(tmp_path, capsys):
@@ -291,15 +293,15 @@ def without_sizes(value):
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_cut_keeps_what_the_report_says(name, tmp_path, monkeypatch):
-    """Against the model as it is: twice as long and up to four times as wide as what is cut from it, yet quick to run."""
-    settings = TYPED[name]
-    middle = cut.smaller(settings)  # only what stands in the file
-    middle |= {n: 2 * EXPECTED[name][0] + 2 for n in settings if n in ("num_hidden_layers", "n_layer", "num_layers")}
-    if "layer_types" in middle:
-        middle["layer_types"] = middle["layer_types"][: middle["num_hidden_layers"]]
-    if name in ("gemma-3-27b",):
-        middle["text_config"] = middle["text_config"] | {"num_hidden_layers": 14}
-        middle["vision_config"] = middle["vision_config"] | {"num_hidden_layers": 3}
+    """Against the model as it is, narrow, and twice as long as what is cut from it."""
+    middle = cut.smaller(TYPED[name])
+    for settings in (middle, middle.get("text_config", {})):
+        for depth in settings.keys() & {"num_hidden_layers", "n_layer", "num_layers"}:
+            settings[depth] = 2 * EXPECTED[name][0] + 2
+            if "layer_types" in settings:
+                settings["layer_types"] = settings["layer_types"][: settings[depth]]
+    if name == "gemma-3-27b":
+        middle["vision_config"]["num_hidden_layers"] = 3
     path = tmp_path / "config.json"
     path.write_text(json.dumps(middle))
     whole = command.as_json(command.report_on(str(path), full=True))
@@ -320,16 +322,30 @@ def test_a_configuration_is_made_again_from_what_is_kept_of_it():
 
     known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     lost = {"bailing_hybrid": {"linear_head_dim"}, "moshi": {"audio_vocab_size"}}  # set by their classes from others
-    for kind in {**modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES}:
+    kinds = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES | modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    for kind in kinds:
         try:
             config = known[kind]()
         except Exception:  # some cannot be made without settings
             continue
         if getattr(config, "vision_config", None):  # parts of other kinds come with what their own class does not know
             continue
-        again = transformers.AutoConfig.for_model(kind, **json.loads(json.dumps(command._settings(config))))
+        again = transformers.AutoConfig.for_model(kind, **json.loads(json.dumps(command._settings(config, {}))))
         before, after = config.to_dict(), again.to_dict()
         assert {n for n in before.keys() | after.keys() if before.get(n) != after.get(n)} <= lost.get(kind, set()), kind
+
+
+def test_settings_that_a_class_does_not_declare_are_kept(tmp_path):
+    """dbrx reads the base of its rotation from a nested setting, which its class knows only if it is given."""
+    attention, experts = {"rope_theta": 5e5, "kv_n_heads": 8, "clip_qkv": 8}, {"ffn_hidden_size": 10752, "moe_num_experts": 16}
+    sizes = {"d_model": 6144, "n_heads": 48, "n_layers": 40, "vocab_size": 100352}
+    settings = {"model_type": "dbrx", "architectures": ["DbrxForCausalLM"], **sizes}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(settings | {"attn_config": attention, "ffn_config": experts | {"moe_top_k": 4}}))
+    report = command.report_on(str(path))
+    before = {cut.name: cut.before for cut in report.cut}
+    assert before["attn_config.kv_n_heads"] == 8 and before["ffn_config.moe_num_experts"] == 16
+    assert [s.kind for s in report.stacks[0].blocks[0].sublayers] == ["attention", "mlp"]
 
 
 class Deep(torch.nn.Module):
@@ -355,10 +371,10 @@ class Deep(torch.nn.Module):
     ],
 )
 def test_depth_is_cut_only_where_the_layers_stay_what_they_were(factor, kept):
-    settings = {"num_hidden_layers": 9, "layer_types": list("abcdefghi"), "dense_layers_idx": [0, 3, 8], "other": [1, 2]}
+    settings = {"num_hidden_layers": 9, "layer_types": list("abcdefghi"), "dense_layers_idx": [0, 3, 8], "other": [1]}
     found, layers = cut.shorter(settings, lambda s: Deep(s, factor))
     assert found["num_hidden_layers"] == len(found["layer_types"]) == kept
-    assert found["other"] == [1, 2] and bool(layers) == (kept < 9)
+    assert found["other"] == [1] and bool(layers) == (kept < 9)
     assert found["dense_layers_idx"] == [n for n in (0, 3, 8) if n < kept]
     assert settings["num_hidden_layers"] == 9
 

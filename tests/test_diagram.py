@@ -70,6 +70,8 @@ def check(report):
     found, wanted = count(root), expected(report)
     names = ("norm", "inside", "block", "reason", "branch", "add", "scale")
     assert [found[name] for name in names] == [wanted[name] for name in names]
+    texts = ", ".join(root.itertext())
+    assert all(s.formula in texts for stack in report.stacks for block in stack.blocks for s in block.sublayers)
     x, y, width, height = map(float, root.get("viewBox").split())
     for box in root.iter(f"{SVG}rect"):
         left, top = float(box.get("x")), float(box.get("y"))

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     """The command line: 0 and the report, or 2 and one line that says what is wrong."""
     parser = argparse.ArgumentParser(
         prog="normlab inspect",
-        description="Say which norms a model has, how they compute and where they stand, by running it once with "
+        description="Say which norms a model has, how they compute and where they stand, by running it once with\n"
         "random weights. Nothing is downloaded; weights beside a config.json are not read.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -138,7 +138,7 @@ class _Config:
             config = transformers.AutoConfig.for_model(self.kind, **given)
         except Exception as problem:  # strict configurations raise errors of their own
             raise ValueError(f"{path}: transformers refuses it, {_said(problem)}") from None
-        self.settings = _settings(config)
+        self.settings = _settings(config, given)
 
     def make(self, settings: Settings) -> nn.Module:
         import transformers
@@ -215,8 +215,11 @@ def _said(problem: Exception) -> str:
     return f"{type(problem).__name__}: {problem}"
 
 
-def _settings(config: Any) -> Settings:
-    """What a configuration of transformers is made from, without what it works out itself."""
+def _settings(config: Any, given: dict[str, Any]) -> Settings:
+    """What a configuration of transformers is made from, without what it works out itself.
+
+    What was given under a name that its class does not declare is kept too: models read such settings.
+    """
     plain, other_names = config.to_dict(), getattr(config, "attribute_map", {})
     names = [field.name for field in fields(config)] if is_dataclass(config) else list(plain)
     found = {}
@@ -224,10 +227,16 @@ def _settings(config: Any) -> Settings:
         stored = name if name in plain else other_names.get(name, name)
         inner: Any = getattr(config, name) if isinstance(plain.get(stored), dict) else None
         if hasattr(inner, "to_dict"):
-            found[name] = {"model_type": inner.model_type} | _settings(inner)
-        elif stored in plain and name not in ("model_type", "dtype", "id2label", "label2id"):
+            inside = given.get(name)
+            found[name] = {"model_type": inner.model_type} | _settings(inner, inside if isinstance(inside, dict) else {})
+        elif stored in plain:
             found[name] = plain[stored]
-    return found
+    try:
+        own = type(config)().to_dict()
+    except Exception:  # a class that cannot be made without settings
+        own = plain
+    found |= {name: plain[name] for name in given if name in plain and name not in own}
+    return {n: v for n, v in found.items() if n not in ("model_type", "dtype", "torch_dtype", "id2label", "label2id")}
 
 
 def _in_words(layers: Layers) -> str:

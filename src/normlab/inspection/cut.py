@@ -80,7 +80,10 @@ def smaller(settings: Settings, widths: bool = True) -> Settings:
     cut = _narrow(settings) if widths else dict(settings)
     for name, value in cut.items():
         if _is_nested(name, value):
-            cut[name] = smaller(value, widths)
+            alone = any(width in value for width in _WIDTH)  # else a part of this model's own sizes
+            shared = {} if alone else {n: v for n, v in settings.items() if n in _WIDTH or _HEADS.fullmatch(n)}
+            both = smaller(shared | value, widths)
+            cut[name] = {n: both[n] for n in value}
         elif _is_size(value):
             if _is_vocabulary(name):
                 cut[name] = min(value, VOCABULARY)

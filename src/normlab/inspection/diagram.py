@@ -61,7 +61,9 @@ def wiring_diagram(report: ModelReport) -> Diagram:
     under the picture. Nothing stands there that is not in the report: embeddings and the head are not drawn.
     """
     drawing = _Drawing()
-    drawing.legend(report.origin, list(_norms(report)))
+    more = f" and {len(report.cut) - 1} other sizes" if len(report.cut) > 1 else ""
+    cut = [f"cut: {report.cut[0]}{more}"] if report.cut else []
+    drawing.legend(cut + list(report.notes), list(_norms(report)))
     if not report.stacks:
         drawing.unknown("structure unknown: no stack of residual blocks was recognized")
     for number, stack in enumerate(report.stacks, 1):
@@ -316,6 +318,8 @@ class _Drawing:
             self.line((middle, top), (middle, self.y))
         self.line((middles[-1], self.y), (STREAM + 9, self.y))
         self.arrow(STREAM + 9, self.y, "left")
+        formulas = ", ".join(dict.fromkeys(sublayer.formula for sublayer in group))
+        self.text(STREAM + 14, self.y - 5, _shortened(formulas, RIGHT - STREAM - 14))
         self.add(first.stream_scale, fork)
         self.up(8 + STEP)
         self.on_stream(group[-1].post_norm, None, "")

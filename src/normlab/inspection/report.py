@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
+from textwrap import wrap
 from typing import Any
 
 import torch
@@ -120,8 +121,7 @@ class ModelReport:
     @property
     def origin(self) -> list[str]:
         """What was built, in lines: the cut and the notes."""
-        cut = [f"cut: {', '.join(map(str, self.cut))}"] if self.cut else []
-        return [*cut, *self.notes]
+        return [*([f"cut: {', '.join(map(str, self.cut))}"] if self.cut else []), *self.notes]
 
     def __str__(self) -> str:
         return "\n".join(_Text(self).lines())
@@ -339,7 +339,9 @@ class _Text:
         self.numbers: dict[NormReport, int] = {}
 
     def lines(self) -> list[str]:
-        lines = [self.report.model, *(f"  {line}" for line in self.report.origin)]
+        lines = [self.report.model]
+        for line in self.report.origin:
+            lines += wrap(line, 118, initial_indent="  ", subsequent_indent="    ")
         if not self.report.stacks:
             lines.append("  structure unknown: no stack of residual blocks was recognized")
         for number, stack in enumerate(self.report.stacks, 1):
