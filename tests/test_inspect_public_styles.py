@@ -55,7 +55,7 @@ class Body(nn.Module):
         return self.lm_head(self.ln_f(x))
 
 
-# --- nanoGPT: LayerNorm with an optional bias by F.layer_norm; minGPT: explicit softmax, an MLP in a ModuleDict ---------
+# --- nanoGPT: LayerNorm with an optional bias by F.layer_norm; minGPT: explicit softmax, an MLP in a ModuleDict ---
 
 
 class LayerNormNoBias(nn.Module):
@@ -89,7 +89,8 @@ class MinGPT(nn.Module):
         self.ln1, self.ln2 = nn.LayerNorm(D), nn.LayerNorm(D)
         self.c_attn, self.c_proj, self.drop = nn.Linear(D, 3 * D), nn.Linear(D, D), nn.Dropout(0.1)
         self.register_buffer("bias", torch.tril(torch.ones(8, 8)).view(1, 1, 8, 8))
-        self.mlp = nn.ModuleDict({"c_fc": nn.Linear(D, 4 * D), "c_proj": nn.Linear(4 * D, D), "dropout": nn.Dropout(0.1)})
+        self.mlp = nn.ModuleDict({"c_fc": nn.Linear(D, 4 * D), "c_proj": nn.Linear(4 * D, D)})
+        self.mlp["dropout"] = nn.Dropout(0.1)
         m = self.mlp
         self.mlpf = lambda x: m.dropout(m.c_proj(0.5 * m.c_fc(x) * (1 + torch.tanh(m.c_fc(x)))))
 
@@ -106,7 +107,7 @@ class MinGPT(nn.Module):
         return x + self.mlpf(self.ln2(x))
 
 
-# --- llama2.c: RMSNorm with _norm, complex-free rotation of pairs, SwiGLU, repeated keys --------------------------------
+# --- llama2.c: RMSNorm with _norm, complex-free rotation of pairs, SwiGLU, repeated keys ---
 
 
 class RMSNorm(nn.Module):
@@ -151,7 +152,7 @@ class LlamaC(nn.Module):
         return h + self.w2(F.silu(self.w1(x)) * self.w3(x))
 
 
-# --- x-transformers: norms by F.normalize with a gain (gamma + 1), cosine queries and keys, a list of [norms, layer] ----
+# --- x-transformers: norms by F.normalize with a gain (gamma + 1), cosine queries and keys, norms in lists ---
 
 
 class GammaNorm(nn.Module):
@@ -198,7 +199,7 @@ class XLayer(nn.Module):
         return self.to_out(causal(10 * q, k, v)) + residual
 
 
-# --- litgpt: wiring by settings, an absent norm is Identity ------------------------------------------------------------
+# --- litgpt: wiring by settings, an absent norm is Identity ---
 
 
 class LitGPT(nn.Module):
@@ -229,7 +230,7 @@ class LitGPT(nn.Module):
         return self.post_mlp_norm(self.mlp(x_normed)) + x
 
 
-# --- PaLM as in lucidrains' code: one matrix in for all, gamma with a zero buffer for the bias --------------------------
+# --- PaLM as in lucidrains' code: one matrix in for all, gamma with a zero buffer for the bias ---
 
 
 class PaLM(nn.Module):
@@ -250,7 +251,7 @@ class PaLM(nn.Module):
         return x + self.attn_out(out) + self.ff_out(F.silu(gate) * up)
 
 
-# --- GPT-NeoX, OLMo 2, nanochat ---------------------------------------------------------------------------------------
+# --- GPT-NeoX, OLMo 2, nanochat ---
 
 
 class NeoX(nn.Module):
@@ -320,7 +321,8 @@ class NanoChat(nn.Module):
 class NanoChatModel(nn.Module):
     def __init__(self):
         super().__init__()
-        self.wte, self.h, self.lm_head = nn.Embedding(V, D), nn.ModuleList(NanoChat() for _ in range(2)), nn.Linear(D, V)
+        self.wte, self.lm_head = nn.Embedding(V, D), nn.Linear(D, V)
+        self.h = nn.ModuleList(NanoChat() for _ in range(2))
         nn.init.zeros_(self.lm_head.weight)
 
     def forward(self, idx):
@@ -330,7 +332,7 @@ class NanoChatModel(nn.Module):
         return 15 * torch.tanh(self.lm_head(norm(x)) / 15)
 
 
-# --- ViT and T5 -------------------------------------------------------------------------------------------------------
+# --- ViT and T5 ---
 
 
 class PreNorm(nn.Module):
@@ -439,7 +441,7 @@ class T5(nn.Module):
         return self.lm_head(self.decoder_norm(x) * D**-0.5)
 
 
-# --- what must be found -----------------------------------------------------------------------------------------------
+# --- what must be found ---
 
 LAYER, LLAMA = (LN, 1e-5, Gain.WEIGHT), (RMS, 1e-5, Gain.WEIGHT)
 MODELS = {  # model, placement, norm, QK-norm and rotation, embedding norm
