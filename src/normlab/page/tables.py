@@ -16,7 +16,7 @@ def table(
 
     Args:
         filters: headers of columns by whose values the book's page lets a reader choose rows. With any, the page also
-            searches and sorts; elsewhere the table is a plain one, and its text is not aligned.
+            searches and sorts; elsewhere the table is a plain one, and its text has the first column and these.
 
     Raises:
         ValueError: a row whose length differs from the header's, or a filter that is no header.
@@ -24,9 +24,8 @@ def table(
     missing = [name for name in filters if name not in headers]
     if missing:
         raise ValueError(f"no column is called {missing[0]!r}; there are {', '.join(headers)}")
-    text = table_text(headers, rows, caption)
-    if filters:  # a large one: without the blanks that would align it
-        text = re.sub(r" {2,}", " | ", text)
+    columns = [i for i, name in enumerate(headers) if i == 0 or name in filters or not filters]
+    text = table_text([headers[i] for i in columns], [[row[i] for i in columns] for row in rows], caption)
     if not publish({"text/plain": text, "text/html": table_html(headers, rows, caption, filters)}):
         print(text)
 

@@ -96,7 +96,22 @@ _STYLE = (
     "stroke:currentColor;stroke-width:1.5}.census-gallery text{fill:currentColor;stroke:none}"
     ".census-gallery .n{stroke:#3b82c4;fill:#3b82c4;fill-opacity:.12}"
     ".census-gallery .f{stroke:#d9822b;fill:#d9822b;fill-opacity:.12}.census-gallery .d{fill:currentColor;stroke:none}"
+    ".census-gallery .s{fill:currentColor;fill-opacity:.12}.census-gallery rect{rx:4px}"
+    ".census-gallery .m{text-anchor:middle}.census-gallery .b{text-anchor:middle;font-weight:600}"
 )
+
+
+def _without_bare_groups(svg: str) -> str:
+    """The drawing without groups that say nothing."""
+    kept: list[bool] = []
+
+    def group(tag: re.Match[str]) -> str:
+        if tag[0] == "</g>":
+            return tag[0] if kept.pop() else ""
+        kept.append(tag[0] != "<g>")
+        return tag[0] if kept[-1] else ""
+
+    return re.sub(r"<g\b[^>]*>|</g>", group, svg)
 
 
 def _slim(svg: str) -> str:
@@ -118,7 +133,12 @@ def _slim(svg: str) -> str:
         (r' fill="currentColor" stroke="none"', ' class="d"'),
         (r' stroke="#3b82c4" fill="#3b82c4" fill-opacity="0.12"', ' class="n"'),
         (r' stroke="#d9822b" fill="#d9822b" fill-opacity="0.12"', ' class="f"'),
+        (r' fill="currentColor" fill-opacity="0.12"', ' class="s"'),
+        (r' rx="4"', ""),
+        (r' text-anchor="middle" font-weight="600"', ' class="b"'),
+        (r' text-anchor="middle"', ' class="m"'),
     ):
         body = re.sub(pattern, short, body)
+    body = _without_bare_groups(body)
     size = f'viewBox="0 {top:g} {width:g} {height:g}" width="{width:g}" height="{height:g}"'
     return f'<svg {size} role="img"><title>{title}</title>{body}'
