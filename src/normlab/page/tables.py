@@ -55,6 +55,8 @@ def table_html(
 ) -> str:
     """The table as HTML that scrolls sideways where it is too wide; its rows are not checked."""
     styles = [f'style="text-align:{"right" if r else "left"}"' for r in _alignments(headers, rows)]
+    if filters:  # a large one: a rule in place of most of them
+        styles = [style.replace('style="text-align:left"', "") for style in styles]
     marks = [" data-filter" if name in filters else "" for name in headers]
     head = "".join(
         f'<th scope="col" {style}{mark}>{escape(h)}</th>' for h, style, mark in zip(headers, styles, marks)
@@ -66,8 +68,9 @@ def table_html(
         for row in rows
     )
     searchable = " is-searchable" if filters else ""
+    rule = "<style>.normlab-table.is-searchable :is(th,td){text-align:left}</style>" if filters else ""
     label = f"<caption>{escape(caption)}</caption>" if caption else ""
     return (
-        f'<div style="overflow-x:auto" tabindex="0"><table class="normlab-table{searchable}">'
+        f'{rule}<div style="overflow-x:auto" tabindex="0"><table class="normlab-table{searchable}">'
         f"{label}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
