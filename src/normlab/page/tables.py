@@ -24,8 +24,10 @@ def table(
     missing = [name for name in filters if name not in headers]
     if missing:
         raise ValueError(f"no column is called {missing[0]!r}; there are {', '.join(headers)}")
-    columns = [i for i, name in enumerate(headers) if i == 0 or name in filters or not filters]
-    text = table_text([headers[i] for i in columns], [[row[i] for i in columns] for row in rows], caption)
+    text = table_text(headers, rows, caption)
+    if filters:
+        columns = [i for i, name in enumerate(headers) if i == 0 or name in filters]
+        text = table_text([headers[i] for i in columns], [[row[i] for i in columns] for row in rows], caption)
     if not publish({"text/plain": text, "text/html": table_html(headers, rows, caption, filters)}):
         print(text)
 
