@@ -6,6 +6,7 @@ Models have width 32 and 4 heads and read characters of *Hamlet*, 16 passages of
 """
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +19,7 @@ from normlab import data, device, norms, optimizers, training
 from normlab.attention import SelfAttention
 from normlab.experiments import faulty_runs, small_models
 from normlab.placement import Residual
+from normlab.record import Recipe, grid
 from normlab.transformer import MLP, Transformer
 
 RATE = 3e-3
@@ -105,6 +107,13 @@ def examined(model: nn.Module, **rest: Any) -> Case:
     return Case(model, small_models.passages()[0], held_out_loss(model), **rest)
 
 
+def before_training(model: nn.Module, steps: int, seed: int) -> Case:
+    """A case with the model as it is; loss and curve are those of a copy after ``steps``."""
+    copied = copy.deepcopy(model)
+    curve = train(copied, steps, seed)
+    return Case(model, small_models.passages()[0], held_out_loss(copied), curve=curve)
+
+
 @cache
 def lines(part: str, batch: int, longest: int) -> Batches:
     """Batches of lines of the play's part "train" or "val", cut to ``longest``: inputs, targets and mask."""
@@ -119,6 +128,11 @@ def examined_on_lines(model: nn.Module, padded: Callable[..., tuple[Tensor, ...]
     with device.single_thread():
         loss = training.next_token_loss(model, inputs, targets, mask).item()
     return Case(model, {"ids": inputs, "attention_mask": mask}, loss, curve=curve)
+
+
+def of_kind(model: nn.Module, kind: type) -> list:
+    """The modules of a kind, in order."""
+    return [module for module in model.modules() if isinstance(module, kind)]
 
 
 # --- numbers that do not fit -----------------------------------------------------------------------
@@ -163,13 +177,14 @@ def eps_below_smallest(faulty: bool, seed: int = 0, steps: int = 300) -> Case:
     return examined(model.half())
 
 
-def eps_above_signal(faulty: bool, seed: int = 0) -> Case:
-    """Before training. Embeddings times 1e-3, and an ε of 1e-5, ten times their mean square; healthy 1e-12."""
+def eps_above_signal(faulty: bool, seed: int = 0, steps: int = 150) -> Case:
+    """Before training (loss and curve: a trained copy). Embeddings times 1e-3, ε ten times their mean square, 1e-5;
+    healthy: 1e-12."""
     model = fresh(seed, eps=1e-5 if faulty else 1e-12)
     with torch.no_grad():
         for table in model.embedding_tables():
             table.weight.mul_(1e-3)
-    return examined(model)
+    return before_training(model, steps, seed)
 
 
 def eps_outside(faulty: bool, seed: int = 0) -> Case:
@@ -315,15 +330,13 @@ def runaway_logits(faulty: bool, seed: int = 0, steps: int = 200) -> Case:
 
 
 def large_weights(faulty: bool, seed: int = 0, steps: int = 150) -> Case:
-    """Before training (the curve is that of a copy). 8 blocks, all of their matrices drawn 4 times too large."""
+    """Before training (loss and curve: a trained copy). 8 blocks, all of their matrices drawn 4 times too large."""
     model = fresh(seed, layers=8)
     if faulty:
         with torch.no_grad():
             for linear in of_kind(model.blocks, nn.Linear):  # type: ignore[arg-type]
                 linear.weight.mul_(4.0)
-    copied = copy.deepcopy(model)
-    curve = train(copied, steps, seed)
-    return Case(model, small_models.passages()[0], held_out_loss(copied), curve=curve)
+    return before_training(model, steps, seed)
 
 
 def post_stuck(faulty: bool, seed: int = 0, steps: int = 200) -> Case:
@@ -407,6 +420,198 @@ def planted(name: str, faulty: bool = True, seed: int = 0, **steps: int) -> Case
     return FAULTS[name](faulty, seed, **steps)
 
 
-def of_kind(model: nn.Module, kind: type) -> list:
-    """The modules of a kind, in order."""
-    return [module for module in model.modules() if isinstance(module, kind)]
+# --- one measurement for each -----------------------------------------------------------------------
+
+
+def calls_of_norms(model: nn.Module, batch: Tensor | dict[str, Tensor]) -> list[tuple[nn.Module, Tensor, Tensor]]:
+    """(norm, input, output) of every call of a norm on the stream or on heads, in order."""
+    found: list[tuple[nn.Module, Tensor, Tensor]] = []
+
+    def keep(norm: nn.Module, args: tuple, output: Tensor) -> None:
+        found.append((norm, args[0], output))
+
+    norms_ = [m for m in model.modules() if optimizers.is_norm(m) and not isinstance(m, norms.Identity)]
+    handles = [norm.register_forward_hook(keep) for norm in norms_]
+    try:
+        with torch.no_grad():
+            call(model, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def call(model: nn.Module, batch: Tensor | dict[str, Tensor]) -> Tensor:
+    """Logits of a batch as a :class:`Case` has it."""
+    with device.single_thread():
+        return model(**batch) if isinstance(batch, dict) else model(batch)
+
+
+def error_of_norms(case: Case) -> float:
+    """Largest relative error of a norm against the same formula in float64 on the same input."""
+    errors = []
+    for norm, x, y in calls_of_norms(case.model, case.batch):
+        wide = norm.weight.double() * faulty_runs.in_float32(x.double(), norm.eps)  # type: ignore[operator, arg-type]
+        errors.append(((y - wide).pow(2).mean() / wide.pow(2).mean()).sqrt().item())
+    return max(errors)
+
+
+def eps_share(case: Case) -> float:
+    """ε / (mean square + ε), mean over tokens, of the norm where it is largest."""
+    shares = []
+    for norm, x, _ in calls_of_norms(case.model, case.batch):
+        mean_square = x.double().pow(2).mean(-1)
+        shares.append((norm.eps / (mean_square + norm.eps)).mean().item())  # type: ignore[operator]
+    return max(shares)
+
+
+def eps_as_stored(case: Case) -> float:
+    """The ε of the norms in the dtype of the weights."""
+    norm = of_kind(case.model, faulty_runs.FaultyNorm)[0]
+    return torch.tensor(norm.eps, dtype=norm.weight.dtype).item()
+
+
+def gains(model: nn.Module) -> list[Tensor]:
+    """The gains of the norms, in order."""
+    found = (getattr(m, "weight", None) for m in model.modules() if optimizers.is_norm(m))
+    return [weight.detach().float() for weight in found if weight is not None]
+
+
+def moved_gains(case: Case) -> float:
+    """Share of the entries of gains that are no longer 1."""
+    return (torch.cat(gains(case.model)) != 1).float().mean().item()
+
+
+def typical_gain(case: Case) -> float:
+    """Median over the norms of the root mean square of their gains."""
+    return torch.stack([gain.pow(2).mean().sqrt() for gain in gains(case.model)]).median().item()
+
+
+def smallest_gain(case: Case) -> float:
+    """Root mean square of the gains of the norm where it is smallest, over the typical one."""
+    return min(gain.pow(2).mean().sqrt().item() for gain in gains(case.model)) / typical_gain(case)
+
+
+def first_token_counts(case: Case) -> float:
+    """Largest change of later logits, in their standard deviations, when the first real token of a line changes."""
+    ids, mask = case.batch["ids"], case.batch["attention_mask"].bool()  # type: ignore[index]
+    first = mask & (mask.cumsum(1) == 1)
+    other = torch.where(first, (ids + 1) % len(data.corpus().vocabulary), ids)
+    later = mask & ~first
+    with torch.no_grad():
+        before, after = (call(case.model, {"ids": i, "attention_mask": mask})[later] for i in (ids, other))
+    return ((after - before).abs().max() / before.std()).item()
+
+
+def spread_at_head(case: Case) -> float:
+    """Standard deviation over tokens of the size of what the head reads, over its mean."""
+    seen: list[Tensor] = []
+    handle = case.model.head.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))  # type: ignore[union-attr, operator]
+    with torch.no_grad():
+        call(case.model, case.batch)
+    handle.remove()
+    sizes = seen[0].pow(2).mean(-1).sqrt()
+    return (sizes.std() / sizes.mean()).item()
+
+
+def later_tokens_count(case: Case) -> float:
+    """Largest change of earlier logits, in their standard deviations, when the second half of a passage changes."""
+    return faulty_runs.influence_of_later(case.model)
+
+
+def norms_of_norms(case: Case) -> float:
+    """How many norms receive, bit for bit, what another norm has just given out."""
+    found = calls_of_norms(case.model, case.batch)
+    return sum(any(torch.equal(x, y) for _, _, y in found[:i]) for i, (_, x, _) in enumerate(found))
+
+
+def largest_logit(case: Case) -> float:
+    """Largest attention logit, before mask and softmax."""
+    found: list[float] = []
+
+    def keep(attention: nn.Module, args: tuple, _: Tensor) -> None:
+        found.append(attention.logits(args[0]).abs().max().item())  # type: ignore[operator]
+
+    handles = [a.register_forward_hook(keep) for a in of_kind(case.model, SelfAttention)]
+    with torch.no_grad():
+        call(case.model, case.batch)
+    for handle in handles:
+        handle.remove()
+    return max(found)
+
+
+def context_share(case: Case) -> float:
+    """Share of the variance of the centered logits that lies between positions, not between characters."""
+    with torch.no_grad():
+        logits = call(case.model, case.batch).double()
+    centered = logits - logits.mean(-1, keepdim=True)
+    alone = centered - centered.mean((0, 1), keepdim=True)
+    return (alone.pow(2).sum() / centered.pow(2).sum()).item()
+
+
+def difference_of_means(case: Case) -> float:
+    """How far the model's training loss of a batch of unequal micro-batches lies from the loss over its tokens."""
+    (parts,) = micro_batches(torch.Generator().manual_seed(7))
+    with torch.no_grad():
+        return abs((mean_of_means(case.model, parts) - mean_over_tokens(case.model, parts)).item())
+
+
+def decaying_norms(case: Case) -> float:
+    """How many parameters of norms stand in groups of the optimizer that decay."""
+    of_norms = {id(p) for m in case.model.modules() if optimizers.is_norm(m) for p in m.parameters(recurse=False)}
+    groups = case.optimizer.param_groups  # type: ignore[union-attr]
+    return sum(id(p) in of_norms for group in groups if group["weight_decay"] > 0 for p in group["params"])
+
+
+def equal_logits(case: Case, other: Case) -> float:
+    """Share of the logits of two models that are equal bit for bit."""
+    with torch.no_grad():
+        return (call(case.model, case.batch) == call(other.model, case.batch)).float().mean().item()
+
+
+READINGS: dict[str, Callable[[Case], float]] = {
+    "squares in float16": error_of_norms,
+    "ε below the smallest number": eps_as_stored,
+    "ε above the signal": eps_share,
+    "gains stuck in bfloat16": moved_gains,
+    "1 + w read as w": typical_gain,
+    "w read as 1 + w": typical_gain,
+    "mask inverted": first_token_counts,
+    "final norm forgotten": spread_at_head,
+    "norm over tokens": later_tokens_count,
+    "norm twice": norms_of_norms,
+    "dead gain": smallest_gain,
+    "attention logits run away": largest_logit,
+    "weights too large": largest_logit,
+    "stuck at single characters": context_share,
+    "decay on gains": decaying_norms,
+}
+
+
+def both(fault: str, seed: int) -> dict[str, Any]:
+    """Losses of the faulty and the healthy model, the last training losses (mean of 20), and the one measurement."""
+    cases = {"faulty": planted(fault, True, seed), "healthy": planted(fault, False, seed)}
+    found: dict[str, Any] = {"loss": {name: _finite(case.loss) for name, case in cases.items()}}
+    if cases["faulty"].curve:
+        found["training"] = {name: _finite(sum(case.curve[-20:]) / 20) for name, case in cases.items()}
+    if fault in READINGS:
+        found["reading"] = {name: READINGS[fault](case) for name, case in cases.items()}
+    if fault == "cast order":
+        found["reading"] = {"faulty": equal_logits(*cases.values())}
+    if fault == "mean of means":
+        found["reading"] = {"faulty": difference_of_means(cases["faulty"])}
+    return small_models.rounded(found, 5)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+RECORDS = (
+    Recipe(
+        "when_training_breaks",
+        "loss and one measurement of small models with one planted fault each, and of their healthy controls",
+        grid(seed=range(5), fault=list(FAULTS)),
+        both,
+    ),
+)
