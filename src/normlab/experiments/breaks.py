@@ -5,8 +5,11 @@ is in the state in which the fault is looked for: before training, after it, or 
 Models have width 32 and 4 heads and read characters of *Hamlet*, 16 passages of 32 a step, on the CPU.
 """
 
+import contextlib
 import copy
+import io
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -51,11 +54,12 @@ def train(
     optimizer: torch.optim.Optimizer | None = None,
     batches: Batches | None = None,
     loss: Loss = training.next_token_loss,
+    each_step: Callable[[int], object] = lambda step: None,
 ) -> list[float]:
     """Train in place, with AdamW without decay unless an optimizer is given; the loss of each step.
 
     A tenth of the steps warms up, a cosine ends at 0, gradients are clipped at 1; afterwards the optimizer has its
-    peak rates again. ``loss(model, *batch)`` is called with what ``batches`` draws.
+    peak rates again. ``loss(model, *batch)`` is called with what ``batches`` draws, ``each_step`` after every step.
     """
     if optimizer is None:
         optimizer = torch.optim.AdamW(model.parameters(), RATE, betas=BETAS, weight_decay=0.0)
@@ -73,6 +77,7 @@ def train(
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             curve.append(value.item())
+            each_step(step)
     for group, peak in zip(optimizer.param_groups, peaks):
         group["lr"] = peak
     return curve
@@ -152,7 +157,9 @@ def half_overflow(faulty: bool, seed: int = 0, steps: int = 300) -> Case:
     model = trained(seed, steps).model
     if faulty:
         with torch.no_grad():
-            of_kind(model, MLP)[1].down.weight.mul_(2.0**18)
+            mlp = of_kind(model, MLP)[1]
+            mlp.up.weight.mul_(2.0**8)
+            mlp.down.weight.mul_(2.0**11)
     return examined(model.half())
 
 
@@ -405,13 +412,50 @@ FAULTS: dict[str, Callable[..., Case]] = {
     "mean of means": unequal_means,
     "decay on gains": decayed_gains,
 }
-# What nobody can see in a model, a batch and an optimizer: the loop holds the fault, or only the original does.
-ONLY_IN_THE_LOOP = ("mean of means",)
-ONLY_AGAINST_THE_ORIGINAL = ("cast order",)
+# Steps of training that are enough for the one measurement; the others are planted in a model after 300 steps.
+QUICK = {
+    "ε above the signal": 0,
+    "gains stuck in bfloat16": 50,
+    "mask inverted": 60,
+    "final norm forgotten": 20,
+    "norm over tokens": 20,
+    "norm twice": 20,
+    "attention logits run away": 60,
+    "weights too large": 0,
+    "stuck at single characters": 80,
+    "mean of means": 0,
+    "decay on gains": 0,
+}
+# What the doctor's finding is called. The others cannot be seen in a model, a batch and an optimizer: the loop holds
+# the fault, or only the original does.
+FINDINGS = {
+    "squares in float16": "norm-overflow",
+    "sum beyond float16": "nonfinite-forward",
+    "ε below the smallest number": "eps-vanishes",
+    "ε above the signal": "eps-too-large",
+    "ε outside the root": "nonfinite-backward",
+    "gains stuck in bfloat16": "gains-cannot-move",
+    "1 + w read as w": "gain-convention",
+    "w read as 1 + w": "gain-convention",
+    "mask inverted": "mask-hides-tokens",
+    "final norm forgotten": "final-norm-missing",
+    "norm over tokens": "norm-across-tokens",
+    "norm twice": "norm-twice",
+    "dead gain": "gain-dead",
+    "attention logits run away": "attention-logits",
+    "weights too large": "attention-logits",
+    "stuck at single characters": "context-ignored",
+    "decay on gains": "decay-on-gains",
+}
+
+
+def quick(name: str, faulty: bool = True, seed: int = 0) -> Case:
+    """:func:`planted` with no more training than the one measurement needs."""
+    return planted(name, faulty, seed, **({"steps": QUICK[name]} if name in QUICK else {}))
 
 
 def planted(name: str, faulty: bool = True, seed: int = 0, **steps: int) -> Case:
-    """The fault of that name, or its healthy control; ``steps`` of its training, None for the usual number.
+    """The fault of that name, or its healthy control; ``steps=`` sets the length of its training.
 
     Raises ValueError for an unknown name.
     """
@@ -586,6 +630,60 @@ READINGS: dict[str, Callable[[Case], float]] = {
     "stuck at single characters": context_share,
     "decay on gains": decaying_norms,
 }
+
+
+def debug_report(case: Case) -> str:
+    """What DebugUnderflowOverflow of ``transformers`` says in two training steps of a copy: "nothing", or what has NaN
+    or infinities and the module in whose frame it says so, or why it cannot run.
+    """
+    from transformers.debug_utils import DebugUnderflowOverflow
+
+    model = copy.deepcopy(case.model)
+    rate = case.optimizer.param_groups[0]["lr"] if case.optimizer else RATE
+    optimizer = torch.optim.AdamW(model.parameters(), rate, betas=BETAS, weight_decay=0.0)
+    instrument = DebugUnderflowOverflow(model)
+    ids = case.batch["ids"] if isinstance(case.batch, dict) else case.batch
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            for _ in range(2):
+                logits = call(model, case.batch)
+                loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    except NotImplementedError as error:  # it takes the absolute value of what a module is called with
+        return f"cannot run: {error}"
+    except ValueError:  # its way to stop
+        alarm = re.search(r"^(\S+ has (?:nans|infs))", said.getvalue(), re.MULTILINE)
+        frames = re.findall(r"^ {10,}(\S+) (\w+)$", said.getvalue(), re.MULTILINE)
+        return f"{alarm[1]}: {frames[-1][0]} ({frames[-1][1]})" if alarm and frames else said.getvalue()[:80]
+    del instrument
+    return "nothing"
+
+
+def steps_after_a_jump(beta2: float, before: int = 5000, after: int = 60) -> list[float]:
+    """Lengths of AdamW's steps, in units of the rate, once a gradient that was 1e-3 for long is 1."""
+    x = nn.Parameter(torch.zeros((), dtype=torch.float64))
+    optimizer = torch.optim.AdamW([x], 1.0, betas=(0.9, beta2), eps=0.0, weight_decay=0.0)
+    lengths = []
+    for step in range(before + after):
+        x.grad = torch.full((), 1e-3 if step < before else 1.0, dtype=torch.float64)
+        old = x.item()
+        optimizer.step()
+        lengths.append(abs(x.item() - old))
+    return lengths[before:]
+
+
+@torch.no_grad()
+def stream_sizes(model: Transformer, ids: Tensor) -> list[float]:
+    """Root mean square of the stream before the first block and behind each one."""
+    x = model.embed(ids)
+    sizes = [x.pow(2).mean().sqrt().item()]
+    for block in model.blocks:
+        x = block(x)
+        sizes.append(x.pow(2).mean().sqrt().item())
+    return sizes
 
 
 def both(fault: str, seed: int) -> dict[str, Any]:
