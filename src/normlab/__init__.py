@@ -20,6 +20,7 @@ _NAMES = {
     "Transformer": "normlab.transformer",
     "TransformerConfig": "normlab.config",
     "inspect": "normlab.inspection.report",
+    "doctor": "normlab.inspection.diagnosis",
 }
 
 _MODULES = (
