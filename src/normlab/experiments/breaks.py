@@ -10,6 +10,7 @@ import copy
 import io
 import math
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from normlab import data, device, norms, optimizers, training
 from normlab.attention import SelfAttention
-from normlab.experiments import faulty_runs, small_models
+from normlab.experiments import faulty_runs, small_models, tiny_transformers
 from normlab.placement import Residual
 from normlab.record import Recipe, grid
 from normlab.transformer import MLP, Transformer
@@ -173,14 +174,15 @@ def written_in_half(x: Tensor, eps: float) -> Tensor:
 
 
 def eps_below_smallest(faulty: bool, seed: int = 0, steps: int = 300) -> Case:
-    """After loading. A trained model in float16 whose padding character has a zero vector; ε = 1e-8, healthy 1e-6."""
+    """After loading. A trained model in float16, ε = 1e-8, a character with a zero vector. Healthy: float32 inside."""
     model = trained(seed, steps).model
     with torch.no_grad():
         model.token_embedding.weight[data.corpus().vocabulary.index("\n")] = 0.0
         model.position_embedding.weight.zero_()  # type: ignore[union-attr]  # or the stream would not be 0
-    faulty_runs.with_formula(model, written_in_half, HalfNorm)
-    for norm in of_kind(model, HalfNorm):
-        norm.eps = 1e-8 if faulty else 1e-6
+    for norm in of_kind(model, norms.RMSNorm):
+        norm.eps = 1e-8
+    if faulty:
+        faulty_runs.with_formula(model, written_in_half, HalfNorm)
     return examined(model.half())
 
 
@@ -509,10 +511,11 @@ def eps_share(case: Case) -> float:
     return max(shares)
 
 
-def eps_as_stored(case: Case) -> float:
-    """The ε of the norms in the dtype of the weights."""
-    norm = of_kind(case.model, faulty_runs.FaultyNorm)[0]
-    return torch.tensor(norm.eps, dtype=norm.weight.dtype).item()
+def eps_as_used(case: Case) -> float:
+    """The ε of the first norm in the dtype in which it is added."""
+    norm = next(module for module in case.model.modules() if hasattr(module, "eps"))
+    dtype = norm.weight.dtype if isinstance(norm, HalfNorm) else torch.float32  # type: ignore[union-attr]
+    return torch.tensor(norm.eps, dtype=dtype).item()  # type: ignore[arg-type]
 
 
 def gains(model: nn.Module) -> list[Tensor]:
@@ -615,7 +618,7 @@ def equal_logits(case: Case, other: Case) -> float:
 
 READINGS: dict[str, Callable[[Case], float]] = {
     "squares in float16": error_of_norms,
-    "ε below the smallest number": eps_as_stored,
+    "ε below the smallest number": eps_as_used,
     "ε above the signal": eps_share,
     "gains stuck in bfloat16": moved_gains,
     "1 + w read as w": typical_gain,
@@ -660,6 +663,25 @@ def debug_report(case: Case) -> str:
         return f"{alarm[1]}: {frames[-1][0]} ({frames[-1][1]})" if alarm and frames else said.getvalue()[:80]
     del instrument
     return "nothing"
+
+
+def fresh_family(family: str, seed: int = 0) -> nn.Module:
+    """A family of ``transformers`` in miniature, as it is before training."""
+    import transformers
+
+    model, config, sizes = tiny_transformers.FAMILIES[family]
+    vocabulary = {"vocab_size": len(data.corpus().vocabulary)}
+    with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
+        torch.manual_seed(seed)
+        return getattr(transformers, model)(getattr(transformers, config)(**sizes | vocabulary)).eval()
+
+
+def without_final_norm(model: nn.Module) -> nn.Module:
+    """A model of :func:`fresh_family` with its final norm taken away."""
+    stack = model.base_model
+    name = next(name for name in ("norm", "ln_f", "final_layer_norm") if hasattr(stack, name))
+    setattr(stack, name, nn.Identity())
+    return model
 
 
 def steps_after_a_jump(beta2: float, before: int = 5000, after: int = 60) -> list[float]:
