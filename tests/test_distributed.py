@@ -17,7 +17,7 @@ import torch
 from normlab import data, training
 from normlab.transformer import Transformer, TransformerConfig
 
-folder = sys.argv[1]
+folder, part = sys.argv[1:]
 rank = os.environ.get("RANK", "alone")
 corpus = data.corpus()
 newline = corpus.vocabulary.index("\n")
@@ -54,7 +54,7 @@ def resumed():
     def stop(step, history):
         if step == 6:
             raise ZeroDivisionError
-    file = f"{folder}/{'alone' if rank == 'alone' else 'both'}.pt"
+    file = f"{folder}/{'alone' if rank == 'alone' else part}.pt"
     try:
         train(fresh(), lines, checkpoint=file, save_every=5, each_step=stop)
     except ZeroDivisionError:
@@ -62,6 +62,38 @@ def resumed():
     steps = []
     loss = train(fresh(), lines, checkpoint=file, each_step=lambda step, history: steps.append(step)).loss
     return {"steps": steps, "loss": loss, "whole": train(fresh(), lines).loss}
+
+def killed():
+    def kill(step, history):
+        if step == 6 and rank == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+    train(fresh(), lines, checkpoint=f"{folder}/{part}.pt", save_every=5, each_step=kill)
+
+def after_the_kill():
+    steps = []
+    file = f"{folder}/killed{'_sharded' if os.environ.get('NORMLAB_SHARDED') else ''}.pt"
+    loss = train(fresh(), lines, checkpoint=file, each_step=lambda step, history: steps.append(step)).loss
+    return {"steps": steps, "loss": loss}
+
+def parts_of_weights():
+    model = fresh()
+    train(model, lines)
+    held = sum(getattr(p, "to_local", lambda: p)().numel() for p in model.parameters())
+    return {
+        "held": held,
+        "all": sum(p.numel() for p in model.parameters()),
+        "validation": training.validation_loss(model, data.sampler(corpus.train, 3, 24), count=2),
+        "again": train(model, lines).loss,
+    }
+
+def nan_without_a_place():
+    model = fresh()
+    with torch.no_grad():
+        model.token_embedding.weight.fill_(float("nan"))
+    try:
+        train(model, lines)
+    except FloatingPointError as error:
+        return str(error)
 
 def other_world():
     try:
@@ -115,9 +147,16 @@ def one_row():
     except ValueError as error:
         return str(error)
 
-cases = [fifty_steps, targets_on_one_side, resumed, other_world, no_place, disk_full_for_the_first_process]
-cases += [ctrl_c_in_one_process, nan_in_the_last_rows, one_row]
-with open(f"{folder}/{rank}.json", "w") as file:
+if part.startswith("killed"):
+    killed()
+cases = [fifty_steps, targets_on_one_side, resumed, parts_of_weights]
+if part == "whole":
+    cases += [other_world, no_place, disk_full_for_the_first_process, ctrl_c_in_one_process, nan_in_the_last_rows, one_row]
+else:
+    cases += [ctrl_c_in_one_process, nan_without_a_place]
+if rank != "alone":
+    cases += [after_the_kill]
+with open(f"{folder}/{part}-{rank}.json", "w") as file:
     json.dump({case.__name__: case() for case in cases}, file)
 """
 
@@ -127,21 +166,43 @@ pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reaso
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory) -> tuple[dict, dict, dict]:
-    """What the script reports alone, and in the two processes that torchrun starts."""
+def start(tmp_path_factory):
+    """Runs a part of the script, alone or in the two processes that torchrun starts; gives the folder."""
     folder = tmp_path_factory.mktemp("distributed")
     script = folder / "script.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    for start in ([], TORCHRUN):
+
+    def start(part, launcher=(), ends_well=True, **env):
         result = subprocess.run(
-            [sys.executable, *start, script, folder],
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            [sys.executable, *launcher, script, folder, part],
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | env,
             capture_output=True,
             text=True,
             timeout=180,
         )
-        assert result.returncode == 0, result.stderr
-    return tuple(json.loads((folder / f"{rank}.json").read_text("utf-8")) for rank in ("alone", "0", "1"))
+        assert (result.returncode == 0) == ends_well, result.stderr
+        return folder
+
+    return start
+
+
+def read(folder, part, *ranks) -> tuple[dict, ...]:
+    return tuple(json.loads((folder / f"{part}-{rank}.json").read_text("utf-8")) for rank in ranks)
+
+
+@pytest.fixture(scope="module")
+def reports(start) -> tuple[dict, dict, dict]:
+    """What the script reports alone, and in two processes that each hold the whole model (after a kill)."""
+    start("whole")
+    start("killed", TORCHRUN, ends_well=False)
+    return read(start("whole", TORCHRUN), "whole", "alone", "0", "1")
+
+
+@pytest.fixture(scope="module")
+def sharded(start) -> tuple[dict, dict]:
+    """What it reports in two processes that each hold a part of every weight (after a kill)."""
+    start("killed_sharded", TORCHRUN, ends_well=False, NORMLAB_SHARDED="1")
+    return read(start("sharded", TORCHRUN, NORMLAB_SHARDED="1"), "sharded", "0", "1")
 
 
 def close(values):
@@ -207,3 +268,47 @@ def test_one_process_needs_no_world():
     world = distributed.join(torch.device("cpu"))
     assert (world.rank, world.size) == (0, 1) and not torch.distributed.is_initialized()
     assert world.gather("x") == ["x"] and world.any(True) and not world.any(False)
+
+
+def test_after_a_kill_the_same_command_goes_on(reports):
+    alone, first, second = reports
+    for report in (first, second):
+        assert report["after_the_kill"]["steps"] == [5, 6, 7, 8, 9]
+        assert report["after_the_kill"]["loss"] == first["resumed"]["whole"]
+
+
+def test_sharded_processes_give_the_losses_of_one(reports, sharded):
+    alone = reports[0]
+    for report in sharded:
+        assert report["fifty_steps"]["loss"] == close(alone["fifty_steps"]["loss"])
+        assert report["fifty_steps"]["norm"] == close(alone["fifty_steps"]["norm"])
+        assert report["targets_on_one_side"] == close(alone["targets_on_one_side"])
+        assert report["ctrl_c_in_one_process"] == [4, True]
+
+
+def test_sharded_processes_hold_half_of_the_weights_each(reports, sharded):
+    assert reports[1]["parts_of_weights"]["held"] == reports[1]["parts_of_weights"]["all"]
+    first, second = (report["parts_of_weights"] for report in sharded)
+    assert first["held"] + second["held"] == first["all"] and 0.4 < first["held"] / first["all"] < 0.6
+    for report in (first, second):  # the model can be evaluated, and trained once more
+        for key in ("validation", "again"):
+            assert report[key] == close(reports[0]["parts_of_weights"][key])
+
+
+def test_a_sharded_run_resumes_in_all_processes_after_a_kill_too(reports, sharded):
+    for report in sharded:
+        assert report["resumed"]["steps"] == [5, 6, 7, 8, 9] and report["resumed"]["loss"] == report["resumed"]["whole"]
+        assert report["after_the_kill"] == {"steps": [5, 6, 7, 8, 9], "loss": report["resumed"]["whole"]}
+        assert report["resumed"]["whole"] == close(reports[0]["resumed"]["whole"])
+
+
+def test_a_sharded_run_says_that_it_does_not_look_for_the_place(sharded):
+    for report in sharded:
+        assert report["nan_without_a_place"].startswith("the loss became nan at step 0; the first that is not finite")
+        assert "not looked for, since the weights are spread over the processes" in report["nan_without_a_place"]
+
+
+def test_a_wrong_word_for_sharding(monkeypatch):
+    monkeypatch.setenv("NORMLAB_SHARDED", "yes")
+    with pytest.raises(ValueError, match="NORMLAB_SHARDED must be 0 or 1, got 'yes'"):
+        distributed.join(torch.device("cpu"))

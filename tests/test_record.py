@@ -437,6 +437,7 @@ def test_the_command_line(tmp_path, capsys, monkeypatch):
     "arguments, words",
     [
         (["squares", "--jobs", "0"], "0 jobs make nothing: give 1 or more runs at once, or -1 for"),
+        (["squares", "--jobs", "2", "--dask", "tcp://127.0.0.1:8786"], "give --jobs or --dask, not both"),
         (["squares", "--missing"], "give names or --missing, not both"),
         (["squares", "cubes"], "unknown record 'cubes'; known records: squares"),
     ],

@@ -216,21 +216,23 @@ class _RMSNorm(torch.autograd.Function):
     def compute(x, weight, eps):
         if x.numel() <= _BLOCK:
             wide = x if x.dtype not in HALF_TYPES else x.float()
-            y, rate = _scale(wide, wide.square().mean(-1, keepdim=True), weight, eps)
+            rate = wide.square().mean(-1, keepdim=True).add_(eps).rsqrt_()
+            y = wide * rate if weight is None else (wide * rate).mul_(weight)
             return y if wide is x else y.to(x.dtype), rate
         y = torch.empty_like(x, memory_format=torch.contiguous_format)
         rate = x.new_empty(*x.shape[:-1], 1, dtype=_accumulator(x))
         (gain,) = _cast(rate.dtype, weight)
         blocks = _blocks(x, y, rate)
-        if x.dtype is rate.dtype:
-            for x_rows, y_rows, rate_rows in blocks:
-                rate_rows.copy_(_scale(x_rows, _mean_square(x_rows), gain, eps, out=y_rows)[1])
-        else:
-            buffer = torch.empty_like(blocks[0][0], dtype=rate.dtype)
-            for x_rows, y_rows, rate_rows in blocks:
-                wide = buffer[: len(x_rows)].copy_(x_rows)
-                rate_rows.copy_(_scale(wide, _mean_square(wide), gain, eps, out=wide)[1])
-                y_rows.copy_(wide)
+        buffer = None if x.dtype is rate.dtype else torch.empty_like(blocks[0][0], dtype=rate.dtype)
+        for x_rows, y_rows, rate_rows in blocks:
+            wide = x_rows if buffer is None else buffer[: len(x_rows)].copy_(x_rows)
+            length = _length(wide)
+            rate_rows.fill_(eps).addcmul_(length, length, value=1 / x.shape[-1]).rsqrt_()
+            scores = torch.mul(wide, rate_rows, out=y_rows if buffer is None else wide)
+            if gain is not None:
+                scores.mul_(gain)
+            if buffer is not None:
+                y_rows.copy_(scores)
         return y, rate
 
     @staticmethod
@@ -284,22 +286,8 @@ def _gradients(
     return dx, *totals
 
 
-def _scale(
-    x: Tensor, mean_square: Tensor, gain: Tensor | None, eps: float, out: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """gain * x * rate, in ``out`` if it is given, and rate [..., 1], which replaces ``mean_square``."""
-    rate = mean_square.add_(eps).rsqrt_()
-    y = x * rate if out is None else torch.mul(x, rate, out=out)
-    return y if gain is None else y.mul_(gain), rate
-
-
-def _mean_square(x: Tensor) -> Tensor:
-    """Mean square of each vector [..., 1] in one read of x, without a temporary of its size."""
-    return _length(x).square_().div_(x.shape[-1])
-
-
 def _length(x: Tensor) -> Tensor:
-    """Euclidean length of each vector [..., 1].
+    """Euclidean length of each vector [..., 1], in one read of x and without a temporary of its size.
 
     vector_norm adds up one square after the other, and over 4096 equal entries float32 would be off by 2e-6: so
     take lengths of blocks first, then the length of those lengths.

@@ -1,7 +1,7 @@
 """Recorded results: training runs over several seeds, kept as small JSON files with their provenance.
 
-``normlab record`` lists the records, ``normlab record NAME`` makes one, with ``--jobs 2`` two runs at a time. It is
-resumable: every finished run is written at once, and a run whose settings are already in the file is not repeated. No
+``normlab record`` lists the records, ``normlab record NAME`` makes one, with ``--jobs 2`` two runs at a time, with
+``--dask ADDRESS`` on the workers of a Dask cluster. It is resumable: every finished run is written at once, and a run whose settings are already in the file is not repeated. No
 run is ever deleted. To drop one, delete its line in the file.
 """
 
@@ -16,12 +16,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import date
-from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 from normlab import files
 
@@ -122,12 +123,16 @@ class NotRecordedError(files.NotWrittenError):
 
 
 def make(
-    recipe: Recipe, folder: Path | None = None, log: Callable[[str], None] = print, n_jobs: int | None = None
+    recipe: Recipe,
+    folder: Path | None = None,
+    log: Callable[[str], None] = print,
+    n_jobs: int | None = None,
+    cluster: Any = None,
 ) -> Path:
     """Run what is missing of a recipe and write it to ``folder``; returns the file.
 
-    The runs go through joblib, and each one is written as soon as it is finished. In a cluster (Dask, Ray), register
-    its backend and call this inside ``joblib.parallel_config(backend=...)``.
+    The runs go through joblib, or to the workers of a Dask cluster, and each one is written as soon as it is finished.
+    On other clusters (Ray), register their backend and call this inside ``joblib.parallel_config(backend=...)``.
 
     Runs that are in the file stay there, also those whose settings are not in the recipe: they stand after the
     others. Several processes may make the same record: nothing is lost, and of two runs with the same settings the
@@ -138,6 +143,8 @@ def make(
         log: receives a line a run, with an estimate of the time left.
         n_jobs: how many runs at once, -1 for as many as there are cores; None for what ``parallel_config`` says,
             or else one.
+        cluster: a client of Dask (see :func:`dask_client`), on whose workers everything runs, and not here. They
+            need this package. Runs of a worker that dies are given to another one.
 
     Raises:
         ValueError: the file is there and not a record (it is left as it is), or ``n_jobs`` is 0.
@@ -154,9 +161,12 @@ def make(
     recorded = _prepare(path, recipe, settings, log)
     missing = [i for i, setting in enumerate(settings) if not _has(recorded, setting) and setting not in settings[:i]]
     finished, failures, problem = [], [], None
-    jobs = max(1, joblib.effective_n_jobs(n_jobs))
-    tasks = [joblib.delayed(_attempt)(recipe.run, i, recipe.settings[i]) for i in missing]
-    for i, run, failure in _as_they_finish(tasks, n_jobs):
+    tasks = [(recipe.run, i, recipe.settings[i]) for i in missing]
+    if cluster:
+        jobs, outcomes = max(1, sum(cluster.nthreads().values())), _on_cluster(tasks, cluster)
+    else:
+        jobs, outcomes = max(1, joblib.effective_n_jobs(n_jobs)), _as_they_finish(tasks, n_jobs)
+    for i, run, failure in outcomes:
         if failure:
             failures.append((settings[i], failure))
             outcome = f"failed: {failure.splitlines()[-1]}"
@@ -223,10 +233,26 @@ def _time_left(finished: list[dict], remaining: int, jobs: int) -> str:
     return f"; about {math.ceil(seconds)} s left"
 
 
+def _on_cluster(tasks: list, client: Any) -> Iterator:
+    """What :func:`_attempt` returns for these arguments on Dask's workers, in the order in which they finish.
+
+    Not through joblib's backend for Dask: with one worker that has one thread it would run everything here.
+    """
+    from dask.distributed import as_completed
+
+    numbers = {client.submit(_attempt, *task, pure=False): task[1] for task in tasks}
+    for future in as_completed(numbers):
+        try:
+            yield future.result()
+        except Exception:  # the run itself has not failed: too many workers died under it
+            yield numbers[future], None, traceback.format_exc()
+
+
 def _as_they_finish(tasks: list, n_jobs: int | None) -> Iterator:
-    """The results of joblib tasks, in any order and each one by itself."""
+    """What :func:`_attempt` returns for these arguments, in any order and each one by itself."""
     import joblib
 
+    tasks = [joblib.delayed(_attempt)(*task) for task in tasks]
     try:
         pool = joblib.Parallel(n_jobs=n_jobs, batch_size=1, return_as="generator_unordered")
     except ValueError:
@@ -236,6 +262,31 @@ def _as_they_finish(tasks: list, n_jobs: int | None) -> Iterator:
             yield from pool(tasks[i : i + size])
     else:
         yield from pool(tasks)
+
+
+def dask_client(address: str) -> Any:
+    """A client of the Dask scheduler at ``address``, such as ``tcp://127.0.0.1:8786``; use it in a ``with`` block.
+
+    Raises:
+        ImportError: Dask is not installed; says how.
+        ConnectionError: nobody answers there within 10 seconds, or there is no worker.
+    """
+    try:
+        from dask.distributed import Client
+    except ImportError:
+        raise ImportError("Dask is not installed: pip install distributed") from None
+    try:
+        client = Client(address, timeout=10)
+    except (OSError, ValueError) as problem:  # the time is over, or this is no address
+        raise ConnectionError(f"no Dask scheduler answers at {address!r} ({_short(problem)})") from None
+    if not client.nthreads():
+        client.close()
+        raise ConnectionError(f"the Dask scheduler at {address!r} has no workers: start some with dask worker")
+    return client
+
+
+def _short(problem: Exception) -> str:
+    return (str(problem) or type(problem).__name__).splitlines()[0]
 
 
 def _attempt(run: Callable[..., dict], i: int, setting: dict) -> tuple[int, dict | None, str]:
@@ -338,6 +389,7 @@ def main(arguments: list[str]) -> int:
         "  normlab record                       list all records, and what is missing of them\n"
         "  normlab record trained_streams       make one\n"
         "  normlab record --missing --jobs 2    make all that are not complete, two runs at once\n"
+        "  normlab record warmup_post --dask tcp://127.0.0.1:8786    … on the workers of a Dask cluster\n"
         f"\nThe files lie in {FOLDER}.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -347,9 +399,12 @@ def main(arguments: list[str]) -> int:
         "--larger", action="store_true", help="the same experiment at a size for a GPU, written to NAME_larger.json"
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="runs at once (1); -1 for as many as there are cores")
+    parser.add_argument("--dask", metavar="ADDRESS", help="run on the workers of the Dask scheduler at this address")
     options = parser.parse_args(arguments)
     if options.missing and options.names:
         return _complain("give names or --missing, not both")
+    if options.dask and options.jobs is not None:
+        return _complain("give --jobs or --dask, not both: a cluster runs as much at once as its workers can")
     names = list(known) if options.missing else options.names
     unknown = [n for n in names if n not in known]
     if unknown:
@@ -363,12 +418,17 @@ def main(arguments: list[str]) -> int:
     if not names:
         for recipe in known.values():
             print(f"{recipe.name} ({len(recipe.settings)} runs, {_state(recipe)}): {recipe.description}")
-    return max((_make_and_tell(recipe, options.jobs) for recipe in chosen), default=0)
-
-
-def _make_and_tell(recipe: Recipe, n_jobs: int | None) -> int:
     try:
-        print(f"written: {make(recipe, log=partial(print, flush=True), n_jobs=n_jobs)}")
+        with dask_client(options.dask) if options.dask and chosen else nullcontext() as client:
+            return max((_make_and_tell(recipe, options.jobs, client) for recipe in chosen), default=0)
+    except (ConnectionError, ImportError) as problem:
+        return _complain(problem)
+
+
+def _make_and_tell(recipe: Recipe, n_jobs: int | None, cluster: Any) -> int:
+    try:
+        written = make(recipe, log=_say, n_jobs=n_jobs, cluster=cluster)
+        _say(f"written: {written}")
         return 0
     except RuntimeError as problem:  # some runs failed
         return _complain(problem, status=1)
@@ -378,6 +438,11 @@ def _make_and_tell(recipe: Recipe, n_jobs: int | None) -> int:
         return _complain(f"{problem}. They are printed above, a run a line", status=1)
     except (files.NotWrittenError, ValueError) as problem:
         return _complain(problem)
+
+
+def _say(line: str) -> None:
+    if os.environ.get("RANK", "0") == "0":  # under torchrun all processes make the same runs together
+        print(line, flush=True)
 
 
 def _complain(problem: object, status: int = 2) -> int:

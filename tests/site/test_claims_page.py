@@ -143,3 +143,21 @@ def test_a_box_and_a_card_say_under_which_condition(ledger, html):
             head = plain(" ".join(place.select_one(".claim-head").text.split()))
             assert head.startswith(plain(f"{found['verdict']} {found.get('only_if', '')}".strip()))
             assert len(place.select(".claim-only-if")) == ("only_if" in found)
+
+
+def test_the_disagreements_show_the_verdicts_of_the_ledger(html):
+    page = parsed(html / "book" / "disagreements.html")
+    places = page.select("section section")
+    assert len(places) == 14
+    for place in places:
+        assert "article" in place.find("em").text
+        cards = place.select(".claim-card")
+        assert len(cards) >= 2
+        for card in cards:
+            name = card.select_one(".claim-id").text
+            assert card.select_one(".verdict").text == verdict(name)
+            assert plain(card.select_one(".claim-sentence").text) == plain(" ".join(CLAIMS[name]["sentence"].split()))
+            if name in SETTLED:
+                where, found = SETTLED[name]
+                assert plain(found["line"]) in plain(card.text)
+                assert card.select_one(".claim-result a")["href"] == f"../{where}.html#claim-{name}"

@@ -94,13 +94,14 @@ def test_a_reproducible_build_keeps_the_copyright_year(sound):
 
 
 def test_faults_in_pages_fail_the_build(tmp_path):
-    text = r"Bad $\frac{1}$, bad $\nosuchcommand$, {claim}`nobody`."
+    text = r"Bad $\frac{1}$, bad $\nosuchcommand$, {claim}`nobody`." + "\n\n```{claim-lines}\nsomebody\n```\n"
     make_book(tmp_path, text, [claim_output(n) for n in ("first", "first", "stranger")])
     code, said = build(tmp_path)
     assert code != 0
     assert "intro.md:3: WARNING: formula: KaTeX parse error" in said
     assert r"Undefined control sequence: \nosuchcommand" in said
     assert "WARNING: claim 'nobody' is not in book/claims.yml" in said
+    assert "claim 'somebody' is not in book/claims.yml" in said
     assert "WARNING: claim 'stranger' is not in book/claims.yml" in said
     assert "WARNING: claim 'first' is already settled" in said
 

@@ -182,6 +182,36 @@ class ClaimRole(SphinxRole):
         return [nodes.abbreviation("", name, explanation=verdict, classes=["claim-id"])], []
 
 
+class ClaimLines(SphinxDirective):
+    """The claims whose ids are the lines of the content: verdict, sentence, what was measured or reported, the cell."""
+
+    has_content = True
+
+    def run(self):
+        cards = []
+        for name in self.content:
+            if name not in self.env.app.course_claims:
+                raise self.error(f"claim {name!r} is not in book/claims.yml")
+            cards.append(self._card(self.env.app, self.env.app.course_claims[name]))
+        return cards
+
+    def _card(self, app, item: dict) -> nodes.container:
+        name = item["id"]
+        settled, verdict = app.course_verdicts.get(name), verdict_of(app, name)
+        here, ledger = self.env.docname, f"ledger-{name}"
+        head = nodes.paragraph("", "", *_badge(verdict, settled.only_if if settled else ""), classes=["claim-head"])
+        head += _link(app, here, LEDGER, ledger, name, "claim-id")
+        card = nodes.container("", head, classes=["claim-card", f"is-{_slug(verdict)}"])
+        card += nodes.paragraph("", _typeset(item["sentence"]), classes=["claim-sentence"])
+        if settled:
+            cell = _link(app, here, settled.page, f"claim-{name}", "see the cell")
+            card += nodes.paragraph("", "", _measured(settled.line), nodes.Text(" "), cell, classes=["claim-result"])
+        elif "read" in item:
+            children, messages = self.state.inline_text(sources.reported_by(item["source"], item["read"]), self.lineno)
+            card += nodes.paragraph("", "", *children, *messages, classes=["claim-result"])
+        return card
+
+
 class ClaimsLedger(SphinxDirective):
     """All claims in groups, each with its verdict.
 
@@ -295,4 +325,5 @@ def setup(app):
     app.connect("builder-inited", _load)
     app.connect("html-page-context", _add_script)
     app.add_role("claim", ClaimRole())
+    app.add_directive("claim-lines", ClaimLines)
     app.add_directive("claims-ledger", ClaimsLedger)

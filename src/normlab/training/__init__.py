@@ -60,7 +60,8 @@ def train(
 
     Ctrl-C ends the run after the step it is in: the model keeps its last state, the history is marked. Started by
     torchrun, every process trains on its rows of each batch, and the losses are those of a single process. (Layers
-    that look across the batch, such as BatchNorm, see only the rows of their own process.)
+    that look across the batch, such as BatchNorm, see only the rows of their own process.) With the environment
+    variable NORMLAB_SHARDED=1 each process holds only its part of the weights, also after the run (FSDP2).
 
     Args:
         model: maps ids [B, T] to logits [B, T, V], or features [B, ...] to logits [B, V].
@@ -101,9 +102,10 @@ def train(
     check_count("save_every", save_every)
     if not any(p.requires_grad for p in model.parameters()):
         raise ValueError(f"the model ({type(model).__name__}) has no parameter to train: none, or all are frozen")
+    stuck = immovable(model, lr) if settings.optimizer is OptimizerKind.ADAMW else []
     run = Run(model, batches, settings)
-    if settings.optimizer is OptimizerKind.ADAMW and run.world.rank == 0:
-        _warn_of_immovable(model, lr)
+    if run.world.rank == 0:
+        _warn_of_immovable(model, lr, stuck)
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and os.path.exists(path):
         run.load(path)
@@ -137,8 +139,7 @@ def train(
     return history
 
 
-def _warn_of_immovable(model: nn.Module, lr: float) -> None:
-    names = immovable(model, lr)
+def _warn_of_immovable(model: nn.Module, lr: float, names: list[str]) -> None:
     if names:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         warnings.warn(

@@ -1,7 +1,12 @@
-"""Several processes that train one model together, as torchrun starts them. One process is a world of size 1."""
+"""Several processes that train one model together, as torchrun starts them. One process is a world of size 1.
+
+Each process holds the whole model (DDP) or, where the environment variable NORMLAB_SHARDED is 1, its part of every
+weight, gradient and moment, and fetches a block's weights while it computes with them (FSDP2).
+"""
 
 import atexit
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,10 +21,44 @@ class World:
     rank: int = 0
     size: int = 1
     device: torch.device = torch.device("cpu")
+    sharded: bool = False
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """The model with its gradients averaged over the processes; all start from the weights of rank 0."""
-        return model if self.size == 1 else nn.parallel.DistributedDataParallel(model)
+        if self.size == 1:
+            return model
+        return self._shard(model) if self.sharded else nn.parallel.DistributedDataParallel(model)
+
+    def _shard(self, model: nn.Module) -> nn.Module:
+        """The model itself, its parameters split among the processes: block by block, then the rest."""
+        from torch.distributed.fsdp import FSDPModule, fully_shard
+
+        if isinstance(model, FSDPModule):
+            return model
+        for tensor in [*model.parameters(), *model.buffers()]:
+            dist.broadcast(tensor.detach(), src=0)
+        for block in _blocks(model):
+            fully_shard(block)
+        return fully_shard(model, reshard_after_forward=True)  # else a pass without a backward leaves it gathered
+
+    def state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict, dict]:
+        """The state of both, whole, whichever process holds its parts; all processes have to ask."""
+        if not self.sharded:
+            return model.state_dict(), optimizer.state_dict()
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+
+        return get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+
+    def load_state(self, model: nn.Module, optimizer: torch.optim.Optimizer, states: tuple[dict, dict]) -> None:
+        """Give both what :meth:`state` returned."""
+        if not self.sharded:
+            model.load_state_dict(states[0])
+            optimizer.load_state_dict(states[1])
+            return
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_state_dict
+
+        options = StateDictOptions(full_state_dict=True)
+        set_state_dict(model, optimizer, model_state_dict=states[0], optim_state_dict=states[1], options=options)
 
     def share(self, batch: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """This process's rows of a batch that all processes have drawn alike.
@@ -50,8 +89,21 @@ class World:
         return values
 
 
+def _blocks(model: nn.Module) -> Iterator[nn.Module]:
+    """The entries of the outermost ModuleLists."""
+    for child in model.children():
+        yield from child if isinstance(child, nn.ModuleList) else _blocks(child)
+
+
 def join(device: torch.device) -> World:
-    """The world that this process is in; under torchrun the first call joins it, with the backend for ``device``."""
+    """The world that this process is in; under torchrun the first call joins it, with the backend for ``device``.
+
+    Raises:
+        ValueError: NORMLAB_SHARDED is neither 0 nor 1.
+    """
+    sharded = os.environ.get("NORMLAB_SHARDED", "0")
+    if sharded not in ("0", "1"):
+        raise ValueError(f"NORMLAB_SHARDED must be 0 or 1, got {sharded!r}")
     if not dist.is_available():
         return World()
     if not dist.is_initialized():
@@ -61,7 +113,8 @@ def join(device: torch.device) -> World:
             torch.cuda.set_device(device)
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         atexit.register(leave)
-    return World(dist.get_rank(), dist.get_world_size(), device)
+    size = dist.get_world_size()
+    return World(dist.get_rank(), size, device, sharded == "1" and size > 1)
 
 
 def leave() -> None:

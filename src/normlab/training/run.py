@@ -103,6 +103,10 @@ class NotSavedError(files.NotWrittenError):
     history: History
 
 
+# A process that looks for it alone would wait for weights that the others do not send.
+NOT_LOOKED_FOR = "not looked for, since the weights are spread over the processes (run without NORMLAB_SHARDED to see)"
+
+
 class Run:
     """The moving parts of a training run, which are what a checkpoint has to hold.
 
@@ -157,7 +161,8 @@ class Run:
         """Clip the gradients; returns their norm before."""
         self.scaler.unscale_(self.optimizer)
         largest = math.inf if self.settings.clip is None else self.settings.clip  # infinity multiplies by exactly 1
-        return nn.utils.clip_grad_norm_(self.module.parameters(), largest).item()
+        norm = nn.utils.clip_grad_norm_(self.module.parameters(), largest)
+        return (norm.full_tensor() if self.world.sharded else norm).item()
 
     # --- when something is not finite -------------------------------------------------------------------------------
 
@@ -167,7 +172,9 @@ class Run:
 
     def loss_error(self, step: int, value: float, batch: Batch) -> NonFiniteError:
         """The loss of a step is NaN or infinite: where in the forward pass did it begin?"""
-        if nonfinite.is_finite(batch[0]):
+        if self.world.sharded:
+            where = NOT_LOOKED_FOR
+        elif nonfinite.is_finite(batch[0]):
             where = nonfinite.first_output(self.module, lambda: self.own_loss(batch))
         else:
             where = "the inputs of the batch"
@@ -175,7 +182,10 @@ class Run:
 
     def gradient_error(self, step: int, norm: float, batch: Batch) -> NonFiniteError:
         """The gradients of a step are NaN or infinite: where in the backward pass did it begin?"""
-        where = nonfinite.first_gradient(self.module, lambda: self.own_loss(batch))
+        if self.world.sharded:
+            where = NOT_LOOKED_FOR
+        else:
+            where = nonfinite.first_gradient(self.module, lambda: self.own_loss(batch))
         return self.error(f"the norm of the gradients became {norm} at step {step}", where or "the sum of squares")
 
     def own_loss(self, batch: Batch) -> Tensor:
@@ -193,7 +203,8 @@ class Run:
     def identity(self) -> dict:
         """What must not differ between a run and its continuation."""
         numbers = {k: v.value if isinstance(v, Enum) else v for k, v in asdict(self.settings).items()}
-        return numbers | {"processes": self.world.size} | checkpoint.model_settings(self.module)
+        world = {"processes": self.world.size} | ({"sharded": True} if self.world.sharded else {})
+        return numbers | world | checkpoint.model_settings(self.module)
 
     def data_state(self) -> dict:
         """Where the data stand: the generator, and what the batches say of themselves."""
@@ -209,11 +220,12 @@ class Run:
 
     def save(self, path: Path, last: bool) -> None:
         """Write everything. If that fails the run may go on and try again later, but not from its ``last`` save."""
+        model, optimizer = self.world.state(self.module, self.optimizer)
         state = {
             "settings": self.identity(),
             "history": {k: v for k, v in asdict(self.history).items() if k != "interrupted"},
-            "model": self.module.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "model": model,
+            "optimizer": optimizer,
             "scaler": self.scaler.state_dict(),
             "before_draw": self.before_draw,
             "drawn": checkpoint.digest(self.drawn),
@@ -260,8 +272,7 @@ class Run:
             raise ValueError(
                 f"{path} belongs to a run on other data: batch {len(history.loss) - 1} drawn again is another one"
             )
-        self.module.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self.world.load_state(self.module, self.optimizer, (state["model"], state["optimizer"]))
         self.scaler.load_state_dict(state["scaler"])
         self.history = history
         checkpoint.restore_random_state(state["random"][self.world.rank], self.device)
