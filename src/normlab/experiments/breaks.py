@@ -428,8 +428,10 @@ QUICK = {
     "mean of means": 0,
     "decay on gains": 0,
 }
-# What the doctor's finding is called. The others cannot be seen in a model, a batch and an optimizer: the loop holds
-# the fault, or only the original does.
+# What nobody can see in a model, a batch and an optimizer.
+ONLY_IN_THE_LOOP = ("mean of means",)
+ONLY_AGAINST_THE_ORIGINAL = ("cast order",)
+# What the doctor's finding is called, of the others.
 FINDINGS = {
     "squares in float16": "norm-overflow",
     "sum beyond float16": "nonfinite-forward",
@@ -463,7 +465,12 @@ def planted(name: str, faulty: bool = True, seed: int = 0, **steps: int) -> Case
     """
     if name not in FAULTS:
         raise ValueError(f"fault must be one of {', '.join(FAULTS)}, got {name!r}")
-    return FAULTS[name](faulty, seed, **steps)
+    return copy.deepcopy(_planted(name, faulty, seed, tuple(steps.items())))
+
+
+@cache
+def _planted(name: str, faulty: bool, seed: int, steps: tuple) -> Case:
+    return FAULTS[name](faulty, seed, **dict(steps))
 
 
 # --- one measurement for each -----------------------------------------------------------------------
