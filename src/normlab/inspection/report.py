@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
+from textwrap import wrap
 from typing import Any
 
 import torch
 from torch import nn
 
 from normlab.attention import QKNorm
+from normlab.inspection.cut import Cut
 from normlab.inspection.norm_probe import NormReport
 from normlab.inspection.sublayers import Norm, Sublayer
 from normlab.inspection.trace import parts, tensors
@@ -46,7 +48,10 @@ class SublayerReport:
 
     ``kind`` is "attention", "cross-attention", "mlp", "mixer" (tokens meet in another way) or "unknown".
     ``placement`` is None for a wiring without a name; ``formula`` says what was seen: x stream, F sublayer, N norm
-    before it or on the stream, O norm of its output. ``inner_norms`` are those inside F, other than QK-norms.
+    before it or on the stream, O norm of its output. The norms and scales are the parts of the formula: N on what F
+    reads, on the sum (``post_norm``), or on the stream where the skip starts behind it (``skip_norm``); the scales
+    multiply what F reads, what it adds, and the stream, None for a learned one. ``inner_norms`` are those inside F,
+    other than QK-norms. ``joins_next``: it is added to the stream together with the next sublayer, in parallel.
     ``shares_norm``: N is also the norm of the sublayer in parallel. ``hidden_norm``: F begins or ends with a norm of
     its own, one that was not recognized or is not on just what F reads or returns, so that the placement cannot be
     told. ``unknown_qk_norm``: queries, keys or their products are normed in a way that was not recognized.
@@ -55,13 +60,25 @@ class SublayerReport:
     kind: str
     placement: Placement | None
     formula: str
-    norm: NormReport | None
+    input_norm: NormReport | None
     output_norm: NormReport | None
+    post_norm: NormReport | None = None
+    skip_norm: NormReport | None = None
+    input_scale: float | None = 1.0
+    output_scale: float | None = 1.0
+    stream_scale: float | None = 1.0
     qk_norm: QKNormReport | None = None
     inner_norms: tuple[NormReport, ...] = ()
+    joins_next: bool = False
     shares_norm: bool = False
     hidden_norm: bool = False
     unknown_qk_norm: bool = False
+
+    @property
+    def norm(self) -> NormReport | None:
+        """The N of the formula; None if there is none, or more than one."""
+        norms = [norm for norm in (self.input_norm, self.post_norm, self.skip_norm) if norm]
+        return norms[0] if len(norms) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -89,11 +106,21 @@ class StackReport:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """What :func:`inspect` found; print it. ``stacks`` is empty where no stack of blocks was recognized."""
+    """What :func:`inspect` found; print it. ``stacks`` is empty where no stack of blocks was recognized.
+
+    ``cut`` and ``notes`` say what ``normlab inspect`` did to a configuration before it built the model.
+    """
 
     model: str
     stacks: tuple[StackReport, ...]
     last_hidden: LastHidden
+    cut: tuple[Cut, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def origin(self) -> list[str]:
+        """What was built, in lines: the cut and the notes."""
+        return [*([f"cut: {', '.join(map(str, self.cut))}"] if self.cut else []), *self.notes]
 
     def __str__(self) -> str:
         return "\n".join(_Text(self).lines())
@@ -164,12 +191,14 @@ def _check_tensors(model: nn.Module) -> None:
 
 
 def _example(model: nn.Module) -> torch.Tensor:
-    """A few ids that every embedding knows, or random vectors for a model without embeddings."""
+    """A few ids that every embedding knows and none has zeros for, or random vectors for a model without embeddings."""
     weights = [p for p in model.parameters() if p.dim() > 1]
     device = weights[0].device if weights else None
-    sizes = [m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding)]
-    if sizes:
-        return torch.arange(8, device=device).remainder(min(sizes)).view(2, 4)
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+    if tables:
+        ids = range(min(table.num_embeddings for table in tables))
+        words = [i for i in ids if all(table.padding_idx != i for table in tables)] or [0]
+        return torch.tensor([words[i % len(words)] for i in range(8)], device=device).view(2, 4)
     if not weights:
         raise ValueError("a model without matrices has no width; pass an input: normlab.inspect(model, x)")
     generator = torch.Generator().manual_seed(0)
@@ -194,16 +223,21 @@ def _block(block: Block) -> BlockReport:
     sublayers = []
     for sublayer in block.sublayers:
         at_attention = _attention_norms(sublayer)
-        norms = [n for n in (sublayer.input_norm, sublayer.post_norm, sublayer.skip_norm) if n]
         sublayers.append(
             SublayerReport(
                 sublayer.kind,
                 _placement(sublayer, block),
                 sublayer.formula,
-                norms[0].report if len(norms) == 1 else None,
+                _report(sublayer.input_norm),
                 _report(sublayer.output_norm),
+                _report(sublayer.post_norm),
+                _report(sublayer.skip_norm),
+                sublayer.input_scale,
+                sublayer.output_scale,
+                sublayer.stream_scale,
                 _qk_norm(sublayer),
                 tuple(n.report for n in sublayer.inner_norms if n not in at_attention),
+                sublayer.after is None,
                 sublayer.shares_norm,
                 sublayer.hidden_norm,
                 sublayer.attention is not None and sublayer.attention.unknown_norm,
@@ -298,6 +332,8 @@ class _Text:
 
     def lines(self) -> list[str]:
         lines = [self.report.model]
+        for line in self.report.origin:
+            lines += wrap(line, 118, initial_indent="  ", subsequent_indent="    ")
         if not self.report.stacks:
             lines.append("  structure unknown: no stack of residual blocks was recognized")
         for number, stack in enumerate(self.report.stacks, 1):
