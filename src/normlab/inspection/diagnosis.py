@@ -209,6 +209,9 @@ def _table(seen: Measurements, trials: Trials, wiring: Wiring) -> Iterator[Row]:
     yield from _norm_rows(seen)
     yield from _depth_rows(seen)
     yield from _attention_rows(seen)
+    behind = [r for r in seen.norms if r.after_rotation]
+    if behind:
+        yield Row("norms of queries and keys behind the rotation", str(len(behind)), "0")
     yield from _loss_rows(seen)
     yield from _trial_rows(trials)
 
@@ -216,10 +219,12 @@ def _table(seen: Measurements, trials: Trials, wiring: Wiring) -> Iterator[Row]:
 def _norm_rows(seen: Measurements) -> Iterator[Row]:
     errors = [r.error for r in seen.norms if r.error is not None]
     if errors:
-        yield Row("norm against float64, units of rounding", number(max(errors)), "0.2 to 0.6")
-    shares = [r.eps_share for r in seen.norms if r.eps_share is not None]
-    if shares:
-        yield Row("eps / (mean square + eps), worst norm", number(max(shares)), "below 0.1 once trained")
+        yield Row("norm against float64, units of rounding", number(max(errors)), "0.2 to 0.8")
+    places = (("on the stream", True, "below 0.1"), ("elsewhere", False, "up to 1 in young models"))
+    for where, on_stream, healthy in places:
+        shares = [r.eps_share for r in seen.norms if r.eps_share is not None and r.on_stream is on_stream]
+        if shares:
+            yield Row(f"eps / (mean square + eps), worst norm {where}", number(max(shares)), healthy)
     gains = [r.gain for r in seen.norms if r.gain is not None]
     if gains:
         sizes = sorted(g.square().mean().sqrt().item() for g in gains)
@@ -228,10 +233,11 @@ def _norm_rows(seen: Measurements) -> Iterator[Row]:
         zero = sum(int(g.numel()) for g in gains if not g.any())
         yield Row("dead entries of gains", f"{int(dead + zero)} of {sum(g.numel() for g in gains)}")
     largest = max([seen.largest, *(r.input_size for r in seen.norms)], default=0.0)
-    if math.isfinite(largest):
-        squares = 65504**0.5 / largest if largest else math.inf
+    if 0 < largest < math.inf:
+        most = torch.finfo(torch.float16).max
         yield Row("largest entry of stream and norm inputs", number(largest))
-        yield Row("headroom of float16: entries, squares", f"{number(65504 / largest if largest else math.inf)}, {number(squares)}", "above 1")
+        room = f"{number(most / largest)}, {number(most**0.5 / largest)}"
+        yield Row("headroom of float16: entries, squares", room, "above 1")
     yield Row("types of parameters", ", ".join(seen.dtypes))
 
 
@@ -241,18 +247,20 @@ def _spread(values: list[float]) -> list[float]:
 
 def _depth_rows(seen: Measurements) -> Iterator[Row]:
     if seen.depth:
-        first, last = seen.depth[0], seen.depth[-1]
-        yield Row("stream, rms: before and behind the blocks", f"{number(first.stream)}, {number(last.after)}", "grows 1 to 144 times")
-        for name, values in (
-            ("what sublayers read, rms", [d.read for d in seen.depth]),
-            ("what sublayers add, rms", [d.increment for d in seen.depth]),
-        ):
-            yield Row(f"{name}: least, most", f"{number(min(values))}, {number(max(values))}")
+        ends = f"{number(seen.depth[0].stream)}, {number(seen.depth[-1].after)}"
+        yield Row("stream, rms: before and behind the blocks", ends, "grows 1 to 144 times")
+        yield Row("what sublayers read, rms: least, most", _ends([d.read for d in seen.depth]))
+        yield Row("what sublayers add, rms: least, most", _ends([d.increment for d in seen.depth]))
     steps = [step for step in seen.steps if math.isfinite(step)]
     if steps:
-        yield Row("step of a block, share of the stream: least, most", f"{number(min(steps))}, {number(max(steps))}", "0.03 to 72")
+        yield Row("step of a block, share of the stream: least, most", _ends(steps), "0.03 to 72")
     if seen.head_spread is not None:
-        yield Row("spread of the stream's size over tokens, last block", number(seen.head_spread), "below 0.03 where it meets the head")
+        name = "spread of the stream's size over tokens, last block"
+        yield Row(name, number(seen.head_spread), "below 0.03 where it meets the head")
+
+
+def _ends(values: list[float]) -> str:
+    return f"{number(min(values))}, {number(max(values))}"
 
 
 def _attention_rows(seen: Measurements) -> Iterator[Row]:
@@ -264,7 +272,8 @@ def _attention_rows(seen: Measurements) -> Iterator[Row]:
         if bounds:
             yield Row("its bound |q| |k| scale", number(max(bounds)))
     if seen.entropy is not None and seen.entropy_share is not None:
-        yield Row("attention entropy, nats; share of even attention", f"{number(seen.entropy)}; {seen.entropy_share:.0%}", "from 32 %")
+        entropy = f"{number(seen.entropy)}; {seen.entropy_share:.0%}"
+        yield Row("attention entropy, nats; share of even attention", entropy, "from 32%")
 
 
 def _loss_rows(seen: Measurements) -> Iterator[Row]:
@@ -278,8 +287,7 @@ def _loss_rows(seen: Measurements) -> Iterator[Row]:
     if seen.gradient_norm is not None:
         yield Row("gradient norm", number(seen.gradient_norm))
     if seen.by_layer:
-        values = [size for _, size in seen.by_layer]
-        yield Row("gradient per parameter by layer: least, most", f"{number(min(values))}, {number(max(values))}")
+        yield Row("gradient per parameter by layer: least, most", _ends([size for _, size in seen.by_layer]))
 
 
 def _trial_rows(trials: Trials) -> Iterator[Row]:

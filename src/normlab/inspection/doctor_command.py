@@ -1,7 +1,8 @@
-"""``normlab doctor``: :func:`normlab.doctor` on a model that is named on the command line, built with random weights."""
+"""``normlab doctor``: :func:`normlab.doctor` on a model named on the command line, with random weights."""
 
 import argparse
 import json
+import pickle
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,8 +22,8 @@ def main(arguments: Sequence[str]) -> int:
     """The command line: 0 if nothing was found, 1 with findings, 2 and one line that says what is wrong."""
     parser = argparse.ArgumentParser(
         prog="normlab doctor",
-        description="Measure on one batch what goes wrong with the norms of a model, and with what they keep in bounds. "
-        "Nothing is downloaded. Exit status: 0 nothing found, 1 findings, 2 it could not be done.",
+        description="Measure on one batch what goes wrong with the norms of a model, and with what they keep in "
+        "bounds. Nothing is downloaded. Exit status: 0 nothing found, 1 findings, 2 it could not be done.",
     )
     parser.add_argument(
         "model",
@@ -88,7 +89,10 @@ def read_batch(path: Path) -> Tensor | dict[str, Any]:
 
             content = torch.from_numpy(np.load(path, allow_pickle=False))
         elif path.suffix == ".pt":
-            content = torch.load(path, weights_only=True)
+            try:
+                content = torch.load(path, weights_only=True)
+            except pickle.UnpicklingError:
+                raise ValueError("its tensors cannot be loaded") from None
         else:
             raise ValueError(f"a batch is read from .json, .npy or .pt, got {path.name}")
         if isinstance(content, dict):

@@ -132,7 +132,9 @@ KINDS: dict[str, Kind] = {
         Severity.WARNING, "norm queries and keys before they are turned, or share gains within each pair.", _ROADS
     ),
     "positions-not-relative": Kind(
-        Severity.WARNING, "look at what stands between the rotation and the scores; turn queries and keys alike.", _ROADS
+        Severity.WARNING,
+        "look at what stands between the rotation and the scores; turn queries and keys alike.",
+        _ROADS,
     ),
     "loss-above-uniform": Kind(
         Severity.WARNING,
@@ -144,7 +146,7 @@ KINDS: dict[str, Kind] = {
 # Faults that a model, a batch and an optimizer do not show.
 NOT_VISIBLE: tuple[tuple[str, str], ...] = (
     ("a mean of means over unequal batches", "it happens in the training loop; compare with sum of losses / tokens"),
-    ("the order of casts after a port", "needs the original: compare logits with random gains; inspect names the order"),
+    ("the order of casts after a port", "needs the original: compare logits with random gains; inspect names it"),
     ("gains permuted, or a bias left out", "needs the original: compare logits with random gains and biases"),
     ("a gain per head read as one over all heads", "needs the original; inspect says which of the two the model has"),
     ("writers drawn without 1/sqrt(2 L), or too large", "fresh healthy families differ more in how the stream grows"),

@@ -1,5 +1,6 @@
 """What one traced run shows of norms, streams, attention, loss and gradients: numbers, no judgement."""
 
+import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -172,8 +173,9 @@ def _roles_in(sublayer: Sublayer) -> Iterator[tuple[Norm, tuple[str, bool]]]:
     for name, norms in attention.norms.items() if attention else ():
         for norm in norms:
             yield norm, (name, False)
-    places = (("input of", sublayer.input_norm, True), ("output of", sublayer.output_norm, False))
-    for place, found, on_stream in (*places, ("behind", sublayer.post_norm, True), ("skip of", sublayer.skip_norm, True)):
+    places = [("input of", sublayer.input_norm, True), ("output of", sublayer.output_norm, False)]
+    places += [("behind", sublayer.post_norm, True), ("skip of", sublayer.skip_norm, True)]
+    for place, found, on_stream in places:
         if found is not None:
             yield found, (f"{place} {kind}", on_stream)
 
@@ -280,7 +282,7 @@ def _at_zero(norm: Norm) -> str:
         zeros = torch.zeros_like(x[:1] if x.dim() > 1 else x, dtype=torch.float32 if norm.written else x.dtype)
         zeros = zeros.detach().requires_grad_()
         with torch.enable_grad():
-            y = norm.call.module(zeros)
+            y = copy.deepcopy(norm.call.module).eval()(zeros)  # a copy: some keep running statistics
             if not y.isfinite().all():
                 return "forward"
             weights = torch.linspace(-1, 2, y.numel(), dtype=y.dtype, device=y.device).view(y.shape)
@@ -293,11 +295,12 @@ def _at_zero(norm: Norm) -> str:
 def _twice(wiring: Wiring, readings: list[NormReading]) -> Iterator[tuple[str, str]]:
     """Pairs of norms of which the second reads just what the first gave out.
 
-    Left out are the norm on the embeddings before the first block, and a final norm behind Post-Norm blocks, which
-    published models have.
+    Left out are the norm on the embeddings, before the first block or in it (RWKV), and a final norm behind Post-Norm
+    blocks: published models have these.
     """
     by_output = {reading.norm.output: reading for reading in readings}
     embedding = {stack.embedding_norm for stack in wiring.stacks}
+    embedding |= {s.skip_norm for stack in wiring.stacks for s in stack.blocks[0].sublayers}
     final = {stack.final_norm for stack in wiring.stacks}
     post = {s.post_norm for stack in wiring.stacks for block in stack.blocks for s in block.sublayers}
     for reading in readings:
@@ -330,7 +333,8 @@ def _sizes(subject: Subject, wiring: Wiring, found: Measurements) -> None:
 
 
 def _attention(subject: Subject, wiring: Wiring, found: Measurements) -> None:
-    layer, last = 0, []
+    layer = 0
+    last: list[AttentionReading] = []
     for stack in wiring.stacks:
         last = []
         for block in stack.blocks:
@@ -373,17 +377,15 @@ def _bound(sublayer: Sublayer, reading: AttentionReading) -> float | None:
     """
     attention = sublayer.attention
     assert attention is not None
-    q, k = attention.query.value.detach().double().cpu(), attention.key.value.detach().double().cpu()
+    q, k = (node.value.detach().double().cpu() for node in (attention.query, attention.key))
     logits = reading.logits
-    if q.dim() == 3:
-        q, k = q.view(*logits.shape[:2], *q.shape[1:]), k.view(*logits.shape[:2], *k.shape[1:]) if k.dim() == 3 else k
-    if k.shape[-1] != q.shape[-1]:
-        k = k.transpose(-1, -2)
     try:
-        products = q @ k.transpose(-1, -2)
-        seen = logits.isfinite()
+        q, k = (t.view(*logits.shape[:2], *t.shape[1:]) if t.dim() == 3 else t for t in (q, k))
+        if k.shape[-1] != q.shape[-1]:
+            k = k.transpose(-1, -2)
+        products, seen = q @ k.transpose(-1, -2), logits.isfinite()
         products, logits = products.expand_as(logits)[seen], logits[seen]
-    except RuntimeError:
+    except RuntimeError:  # shapes of another kind of attention
         return None
     scale = (products * logits).sum() / products.square().sum()
     if not scale.isfinite() or (scale * products - logits).norm() > 1e-2 * logits.norm():

@@ -49,9 +49,12 @@ class Subject:
         return type(self.model).__name__
 
     def takes(self, name: str) -> bool:
-        """Whether the model's call has an argument of that name."""
+        """Whether the model's call has an argument of that name; what goes into ``**kwargs`` may be ignored."""
+        return name in signature(self.model.forward).parameters
+
+    def _takes_options(self) -> bool:
         taken = signature(self.model.forward).parameters.values()
-        return any(p.name == name or p.kind is Parameter.VAR_KEYWORD for p in taken)
+        return any(p.name == "use_cache" or p.kind is Parameter.VAR_KEYWORD for p in taken)
 
     @contextmanager
     def at_rest(self, training: Collection[nn.Module] = ()) -> Iterator[None]:
@@ -73,7 +76,7 @@ class Subject:
         for name, value in changes.items():
             given[self.name_of_ids if name == "ids" and self.name_of_ids is not None else name] = value
         positional = [given.pop("")] if "" in given else []
-        if hasattr(getattr(self.model, "config", None), "use_cache") and self.takes("use_cache"):
+        if hasattr(getattr(self.model, "config", None), "use_cache") and self._takes_options():
             given.setdefault("use_cache", False)
         return self.model(*positional, **given)
 
@@ -93,8 +96,13 @@ class Subject:
                 f"{self.described} failed on the batch ({what}), with {type(error).__name__}: {error}"
             ) from error
 
-    def answer(self, training: Collection[nn.Module] = (), **changes: Any) -> Tensor:
-        """Logits (or what the model returns of that shape) [B, T, V] in float64; arguments as in :meth:`call`."""
+    def answer(self, changes: Mapping[str, Any], training: Collection[nn.Module] = ()) -> Tensor:
+        """Logits (or what the model returns of that shape) [B, T, V] in float64.
+
+        Args:
+            changes: of the arguments, as in :meth:`call`.
+            training: modules that run in training mode.
+        """
         with self.at_rest(training), torch.no_grad():
             answer = self.find_answer(self.call(**changes))
         if answer is None:
@@ -108,11 +116,6 @@ class Subject:
         named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
         fitting = [t for t in tensors([named, output]) if t.dim() == 3 and t.shape[:2] == self.ids.shape]
         return fitting[0] if fitting else None
-
-    def vocabulary(self) -> int | None:
-        """The smallest number of rows among the tables that ``ids`` may index."""
-        sizes = [m.num_embeddings for m in self.model.modules() if isinstance(m, nn.Embedding)]
-        return min(sizes, default=None)
 
 
 def _check_model(model: nn.Module) -> None:
@@ -132,11 +135,9 @@ def _check_model(model: nn.Module) -> None:
 
 def _arguments(batch: Tensor | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(batch, Tensor):
-        if batch.is_floating_point():
-            least, shape = 2, "vectors [..., T, d]"
-        else:
-            least, shape = 2, "ids [B, T]"
-        if batch.dim() < least or (not batch.is_floating_point() and batch.dim() != 2):
+        vectors = batch.is_floating_point()
+        if batch.dim() < 2 or (not vectors and batch.dim() != 2):
+            shape = "vectors [..., T, d]" if vectors else "ids [B, T]"
             raise ValueError(f"batch must be {shape}, got a tensor of shape {tuple(batch.shape)}")
         if batch.dtype == torch.bool or batch.is_complex():
             raise TypeError(f"batch must hold token ids (integers) or vectors, got {batch.dtype}")
@@ -160,11 +161,8 @@ def _arguments(batch: Tensor | Mapping[str, Any]) -> dict[str, Any]:
 
 def _name_of_ids(arguments: dict[str, Any]) -> str | None:
     """The argument that holds token ids: by a usual name, else the only integers [B, T]."""
-    integers = [
-        name
-        for name, value in arguments.items()
-        if isinstance(value, Tensor) and value.dim() == 2 and not value.is_floating_point() and value.dtype != torch.bool
-    ]
+    tensors_2d = {name: value for name, value in arguments.items() if isinstance(value, Tensor) and value.dim() == 2}
+    integers = [n for n, value in tensors_2d.items() if not value.is_floating_point() and value.dtype != torch.bool]
     usual = [name for name in _NAMES_OF_IDS if name in integers]
     if usual:
         return usual[0]

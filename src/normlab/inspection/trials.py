@@ -57,7 +57,7 @@ def tried(
     trials: dict[str, Callable[[], None]] = {
         "influence of later tokens": lambda: _future(subject, seen, found),
         "influence of other rows": lambda: _rows(subject, seen, found),
-        "influence of padding": lambda: _padding(subject, found),
+        "influence of padding": lambda: _padding(subject, wiring, found),
         "shift of all positions": lambda: _shift(subject, wiring, found),
         "decay on gains": lambda: _decay(seen, found, optimizer),
         "gains that cannot move": lambda: _moves(seen, found, optimizer),
@@ -93,7 +93,7 @@ def _others(ids: Tensor) -> Tensor:
     known = ids.unique()
     if len(known) < 2:
         raise NotMeasured("all tokens of the batch are the same")
-    return known[(torch.searchsorted(known, ids) + 1) % len(known)]
+    return known[(torch.searchsorted(known, ids.contiguous()) + 1) % len(known)]
 
 
 def _norms_that_learn_statistics(seen: Measurements) -> set[nn.Module]:
@@ -103,7 +103,7 @@ def _norms_that_learn_statistics(seen: Measurements) -> set[nn.Module]:
 
 def _change(before: Tensor, after: Tensor, like: Tensor) -> float:
     """The largest change, in standard deviations."""
-    std = like.std()
+    std = like.std(correction=0) if like.numel() else like.new_zeros(())
     if not (before.isfinite().all() and after.isfinite().all()) or not std > 0:
         raise NotMeasured("the logits are not finite, or all the same")
     return ((after - before).abs().max() / std).item()
@@ -118,7 +118,7 @@ def _future(subject: Subject, seen: Measurements, found: Trials) -> None:
     half = ids.shape[1] // 2
     other = torch.cat([ids[:, :half], _others(ids)[:, half:]], 1)
     training = _norms_that_learn_statistics(seen)
-    before, after = (subject.answer(training, ids=i)[:, :half] for i in (ids, other))
+    before, after = (subject.answer({"ids": i}, training)[:, :half] for i in (ids, other))
     if subject.mask is not None:
         real = subject.mask[:, :half]
         before, after = before[real], after[real]
@@ -129,13 +129,13 @@ def _rows(subject: Subject, seen: Measurements, found: Trials) -> None:
     ids = _ids(subject, rows=2)
     other = torch.cat([ids[:1], _others(ids)[1:]])
     training = _norms_that_learn_statistics(seen)
-    before, after = (subject.answer(training, ids=i)[0] for i in (ids, other))
+    before, after = (subject.answer({"ids": i}, training)[0] for i in (ids, other))
     if subject.mask is not None:
         before, after = before[subject.mask[0]], after[subject.mask[0]]
     found.rows = _change(before, after, before)
 
 
-def _padding(subject: Subject, found: Trials) -> None:
+def _padding(subject: Subject, wiring: Wiring, found: Trials) -> None:
     ids = _ids(subject, tokens=6)
     name = "attention_mask" if subject.name_of_ids != "decoder_input_ids" else "decoder_attention_mask"
     if not subject.takes(name):
@@ -143,6 +143,8 @@ def _padding(subject: Subject, found: Trials) -> None:
     given = subject.arguments.get(name)
     if isinstance(given, Tensor) and given.shape != ids.shape:
         raise NotMeasured(f"the batch's {name} has shape {tuple(given.shape)}, not [B, T]")
+    if _meet_elsewhere(wiring):
+        raise NotMeasured("tokens do not meet in attention alone (a recurrent or convolutional mixer may know no mask)")
     padding = ids.shape[1] // 3
     mask = torch.ones_like(ids)
     mask[:, :padding] = 0
@@ -151,14 +153,14 @@ def _padding(subject: Subject, found: Trials) -> None:
     first = ids.clone()
     first[:, padding] = others[:, padding]
     later = padding + 1
-    before = subject.answer(**{"ids": ids, name: mask})
-    after = subject.answer(**{"ids": under, name: mask})
+    before = subject.answer({"ids": ids, name: mask})
+    after = subject.answer({"ids": under, name: mask})
     found.padding = _change(before[:, padding:], after[:, padding:], before[:, padding:])
-    changed = subject.answer(**{"ids": first, name: mask})
+    changed = subject.answer({"ids": first, name: mask})
     found.first_token = _change(before[:, later:], changed[:, later:], before[:, later:])
     if found.first_token < 1e-3:  # does it count where nothing is hidden?
-        bare = [subject.answer(**{"ids": i, name: None})[:, later:] for i in (ids, first)]
-        if _change(*bare, bare[0]) < 1e-3:
+        bare, moved = (subject.answer({"ids": i, name: None})[:, later:] for i in (ids, first))
+        if _change(bare, moved, bare) < 1e-3:
             found.first_token = None
             raise NotMeasured("a token has no influence on later ones even without a mask")
 
@@ -175,15 +177,24 @@ def _shift(subject: Subject, wiring: Wiring, found: Trials) -> None:
     ids = _ids(subject, tokens=2)
     if not subject.takes("position_ids"):
         raise NotMeasured("the model's call has no argument position_ids")
+    if _meet_elsewhere(wiring):
+        raise NotMeasured("tokens do not meet in attention alone, and other mixers may count positions")
     if not _turns(wiring):
         raise NotMeasured("queries are not turned by their position (no RoPE was seen)")
     if next(subject.model.parameters()).dtype in (torch.float16, torch.bfloat16):
         raise NotMeasured("in a half type rounding hides it; try the model in float32")
     positions = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
-    before, after = (subject.answer(ids=ids, position_ids=p) for p in (positions, positions + 7))
+    before, after = (subject.answer({"position_ids": p}) for p in (positions, positions + 7))
     if subject.mask is not None:
         before, after = before[subject.mask], after[subject.mask]
     found.shift = _change(before, after, before)
+
+
+def _meet_elsewhere(wiring: Wiring) -> bool:
+    """Whether tokens meet, or may meet, in something else than attention, which alone has to look at masks."""
+    blocks = [block for stack in wiring.stacks for block in stack.blocks]
+    kinds = {sublayer.kind for block in blocks for sublayer in block.sublayers}
+    return not blocks or any(block.unknown for block in blocks) or not kinds <= {"attention", "cross-attention", "mlp"}
 
 
 def _turns(wiring: Wiring) -> bool:
