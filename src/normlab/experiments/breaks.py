@@ -646,7 +646,8 @@ def debug_report(case: Case) -> str:
     """What DebugUnderflowOverflow of ``transformers`` says in two training steps of a copy: "nothing", or what has NaN
     or infinities and the module in whose frame it says so, or why it cannot run.
     """
-    from transformers.debug_utils import DebugUnderflowOverflow
+    with warnings.catch_warnings(action="ignore"):  # tqdm misses a widget
+        from transformers.debug_utils import DebugUnderflowOverflow
 
     model = copy.deepcopy(case.model)
     rate = case.optimizer.param_groups[0]["lr"] if case.optimizer else RATE
@@ -674,7 +675,8 @@ def debug_report(case: Case) -> str:
 
 def fresh_family(family: str, seed: int = 0) -> nn.Module:
     """A family of ``transformers`` in miniature, as it is before training."""
-    import transformers
+    with warnings.catch_warnings(action="ignore"):
+        import transformers
 
     model, config, sizes = tiny_transformers.FAMILIES[family]
     vocabulary = {"vocab_size": len(data.corpus().vocabulary)}
