@@ -374,6 +374,14 @@ def test_the_command_on_a_configuration(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("LlamaForCausalLM: nothing found")
 
 
+def test_a_large_configuration_is_cut_and_the_command_says_so(tmp_path, capsys):
+    pytest.importorskip("transformers")
+    path = llama(tmp_path, hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32)
+    assert cli.main(["doctor", str(path)]) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("of the model cut to num_hidden_layers 32 -> ") and second.endswith("nothing found")
+
+
 def test_the_command_on_a_function_with_a_batch_as_json(tmp_path, monkeypatch, capsys):
     (tmp_path / "own_model.py").write_text(
         "from normlab.experiments import small_models\n"

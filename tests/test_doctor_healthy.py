@@ -34,6 +34,8 @@ EXTRAS = {
     "joint QK-norm": {"qk_norm": "joint", "positions": "rope"},
     "gated MLP, grouped heads": {"mlp": "gated", "kv_heads": 2, "positions": "rope"},
     "norm on the embeddings": {"embedding_norm": True},
+    "norm on the embeddings, parallel": {"embedding_norm": True, "placement": "parallel"},
+    "norm on the embeddings, Peri": {"embedding_norm": True, "placement": "peri"},
     "LayerNorm Scaling": {"output_scale": "inverse_sqrt_layer", "layers": 4},
     "ScaleNorm": {"norm": "scalenorm"},
     "DyT": {"norm": "dyt"},

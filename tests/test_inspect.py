@@ -366,7 +366,7 @@ def test_where_the_stream_was_overwritten_autograd_cannot_tell_what_a_sublayer_d
     [
         (lambda x, f, w: torch.maximum(x, f(x)), "the stream passes through 'maximum'"),
         (lambda x, f, w: x + f(x) + x, "not exactly one side"),
-        (lambda x, f, w: 0.1 * (x + f(x)), "the stream passes through 'mul'"),
+        (lambda x, f, w: (x + f(x)).tanh(), "the stream passes through 'tanh'"),
         (lambda x, f, w: f(x), "the stream passes through 'addmm'"),
         (lambda x, f, w: x + f(x) * f(by_hand(x)).sigmoid() + f(x + f(x)), "a branch does not read"),
     ],
@@ -478,11 +478,21 @@ def test_one_block_used_many_times():
 def test_a_stream_scaled_in_a_way_without_a_name():
     mlp = custom(lambda x, f, w: 0.5 * x + f(x)).sublayers[1]
     assert mlp.placement is None and mlp.formula == "0.5 x + F(x)"
+    for wire, formula in (
+        (lambda x, f, w: 0.5 * (x + f(x)), "0.5 (x + F(x))"),
+        (lambda x, f, w: w * (x + f(F.layer_norm(x, (8,)))), "g * (x + F(N(x)))"),
+        (lambda x, f, w: F.layer_norm(x + f(x), (8,)).div_(2), "0.5 (N(x + F(x)))"),
+    ):
+        mlp = custom(wire).sublayers[1]
+        assert mlp.placement is None and mlp.formula == formula
+    mlp = custom(lambda x, f, w: torch.ones(1) * (x + f(x))).sublayers[1]
+    assert mlp.placement is Placement.NONE and mlp.formula == "x + F(x)"
 
 
 def test_no_stack_at_all():
     report = normlab.inspect(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)))
     assert report.stacks == () and "structure unknown" in str(report)
+    assert report.last_hidden is LastHidden.UNKNOWN
 
 
 @pytest.mark.parametrize("family", ["Llama", "BERT", "OLMo 2"])

@@ -352,6 +352,70 @@ def test_a_model_that_writes_is_left_as_it_was(train):
     assert torch.equal(model(ids), twin(ids))
 
 
+class Cache:
+    """A cache of one's own, which refers to itself and to a module."""
+
+    def __init__(self, owner):
+        self.keys, self.layers, self.length = torch.zeros(2, 8, 16), [torch.ones(2)], 0
+        self.me, self.owner, self.more = self, owner, {"inner": Nested()}
+
+
+class Nested:
+    def __init__(self):
+        self.values = torch.zeros(3)
+
+
+class Caching(Block):
+    def __init__(self):
+        super().__init__()
+        self.cache, self.settings = Cache(self), Nested
+
+    def forward(self, x):
+        self.cache.keys[:, : x.shape[1]] = x
+        self.cache.me.layers.append(x)
+        self.cache.length += x.shape[1]
+        self.cache.more["inner"].values += x.mean()
+        assert self.cache.me is self.cache and self.cache.owner is self
+        return super().forward(x)
+
+
+def test_a_cache_of_the_models_own_is_left_as_it_was():
+    model = Decoder(Caching)
+    caches = [block.cache for block in model.blocks]
+    normlab.inspect(model)
+    for block, cache in zip(model.blocks, caches):
+        assert block.cache is cache and cache.me is cache and cache.owner is block
+        assert not cache.keys.any() and not cache.keys.requires_grad and cache.length == 0
+        assert len(cache.layers) == 1 and torch.equal(cache.more["inner"].values, torch.zeros(3))
+    copy.deepcopy(model)
+
+
+class Rescaled(Block):
+    """Changes its own parameters at the first run in evaluation mode, in all the ways that there are."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.mlp[0].weight.div_(2)
+            self.mlp[0].weight[0] = 5.0
+            self.mlp[2].weight.data.mul_(3)
+            self.attention.out.weight.data = self.attention.out.weight.data + 1
+            torch.nn.init.ones_(self.w)
+        self.mlp[2].bias = nn.Parameter(torch.ones(16))
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_parameters_that_a_run_writes_are_left_as_they_were(frozen):
+    model = Decoder(Rescaled).requires_grad_(not frozen)
+    tied = model.blocks[1].mlp[0].weight = model.blocks[0].mlp[0].weight
+    before = {name: (p, p.detach().clone(), p.data_ptr()) for name, p in model.named_parameters()}
+    normlab.inspect(model)
+    after = dict(model.named_parameters())
+    assert before.keys() == after.keys() and model.blocks[1].mlp[0].weight is tied
+    for name, (parameter, value, place) in before.items():
+        assert after[name] is parameter and torch.equal(parameter, value) and parameter.data_ptr() == place, name
+
+
 def test_a_model_that_fails_is_left_as_it_was():
     class Fails(Writer):
         def forward(self, x):
@@ -555,6 +619,44 @@ def test_a_block_of_two_residual_modules_stays_a_block():
     assert [s.kind for s in block.sublayers] == ["attention", "mlp"]
 
 
+def test_blocks_that_are_run_without_their_hooks():
+    """``block.forward(x)`` instead of ``block(x)``, as in SqueezeBERT of transformers."""
+
+    class Direct(Decoder):
+        def forward(self, ids):
+            x = self.embedding(ids)
+            for block in self.blocks:
+                x = block.forward(x)
+            return self.head(x)
+
+    direct = Direct(pre_block)
+    direct.blocks[1].forward = direct.blocks[1].forward  # an attribute of its own, which must stay
+    before = dict(vars(direct.blocks[1]))
+    assert normlab.inspect(direct).stacks == normlab.inspect(Decoder(pre_block)).stacks
+    assert vars(direct.blocks[1]) == before and "forward" not in vars(direct.blocks[0])
+
+
+def test_next_to_a_block_that_is_unknown_nothing_is_no_answer():
+    """The stream of such a block is not known, so neither is what stands before or behind it."""
+    model = Decoder(lambda: Block(lambda x, f, w: torch.maximum(x, f(x))))
+    stack = stack_of(model)
+    assert all(block.unknown for block in stack.blocks)
+    assert stack.embedding_norm is stack.final_norm is None
+    assert "cannot be told" in stack.embedding_unknown and "cannot be told" in stack.final_unknown
+
+
+def test_streams_brought_to_one_size_are_unknown_not_none():
+    """Gemma 3n's way: several streams, stacked, of which the later ones are given the size of the first."""
+
+    def open(x, w):
+        other = x * w
+        size = x.square().mean(-1, keepdim=True).sqrt() / other.square().mean(-1, keepdim=True).clamp_min(1e-5).sqrt()
+        return torch.stack([x, other * size]).sum(0)
+
+    stack = stack_of(Decoder(pre_block, open=open))
+    assert stack.embedding_norm is None and stack.embedding_unknown
+
+
 # --- norms inside a sublayer ------------------------------------------------------------------------------------------
 
 
@@ -589,6 +691,30 @@ def test_a_gated_norm_inside_a_sublayer_is_mentioned(first):
     assert (norm.kind, norm.width, norm.gain) == (RMS, 32, Gain.WEIGHT)
 
 
+class GroupedNorm(nn.Module):
+    """Statistics per group of features, one gain for all of them, as in Mamba 2."""
+
+    def __init__(self, width, groups):
+        super().__init__()
+        self.weight, self.groups = nn.Parameter(torch.rand(width) + 0.5), groups
+
+    def forward(self, x, gate):
+        x = (x * F.silu(gate)).unflatten(-1, (self.groups, -1))
+        return self.weight * rms(x, 1e-5).flatten(-2)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_a_norm_in_groups_keeps_its_gain(groups):
+    def sublayer():
+        mlp = GatedMLP(True)
+        mlp.norm = GroupedNorm(32, groups)
+        return mlp
+
+    (norm,) = sublayers_of(Decoder(lambda: One(sublayer())))[0].inner_norms
+    assert (norm.kind, norm.width, norm.groups, norm.gain) == (RMS, 32, groups, Gain.WEIGHT)
+    assert norm.eps == pytest.approx(1e-5)
+
+
 class Routed(nn.Module):
     """Two experts; what the router reads is normed, its weights are made to sum to one."""
 
@@ -613,6 +739,25 @@ class Function(nn.Module):
 def test_a_norm_before_the_router_alone_leaves_the_placement_clear(norm):
     mlp = sublayers_of(Decoder(lambda: One(Routed(norm))))[0]
     assert mlp.placement is PRE and not mlp.hidden_norm and len(mlp.inner_norms) == 1 and mlp.kind == "mlp"
+
+
+class Chosen(Routed):
+    """The chosen experts' weights are divided by their own length, of whatever kind, behind the experts' matrices."""
+
+    def __init__(self, order):
+        super().__init__(nn.Identity())
+        self.order = order
+
+    def forward(self, x):
+        weights = self.router(x).softmax(-1)
+        weights = weights / torch.norm(weights, p=self.order, dim=-1, keepdim=True)
+        return sum(expert(x) * weights[..., i, None] for i, expert in enumerate(self.experts))
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_normed_weights_of_experts_are_no_norm_of_the_output(order):
+    mlp = sublayers_of(Decoder(lambda: One(Chosen(order))))[0]
+    assert mlp.placement is PRE and not mlp.hidden_norm and mlp.kind == "mlp"
 
 
 def test_experts_that_read_a_norm_while_the_router_reads_the_stream_are_unknown():
@@ -678,15 +823,23 @@ def test_mlps_are_recognized_in_every_layout():
     assert kind_of(feed_forward(), torch.randn(2, 1, 16)) == "unknown"
 
 
-def test_weights_of_zero_and_nan_tell_nothing():
-    assert kind_of(Recurrent(zero=True), torch.randn(2, 5, 16)) == "unknown"
+def test_weights_of_zero_and_nan_hide_nothing_and_stay():
+    assert kind_of(Recurrent(zero=True), torch.randn(2, 5, 16)) == "mixer"
     mlp = feed_forward()
     nn.init.zeros_(mlp[2].weight)
-    assert kind_of(mlp, torch.randn(2, 5, 16)) == "unknown"
+    assert kind_of(mlp, torch.randn(2, 5, 16)) == "mlp" and not mlp[2].weight.any()
     for value in (float("nan"), float("inf")):
         mlp = feed_forward()
         with torch.no_grad():
             mlp[0].weight[3, 2] = value
+        before = mlp[0].weight.clone()
+        assert kind_of(mlp, torch.randn(2, 5, 16)) == "mlp"
+        assert torch.equal(mlp[0].weight.nan_to_num(7, 8), before.nan_to_num(7, 8))
+
+
+def test_numbers_that_are_no_weights_may_still_hide_what_a_sublayer_does():
+    for number in (0.0, float("nan")):
+        mlp = nn.Sequential(nn.Linear(16, 16), Function(lambda x: x * number), nn.Linear(16, 16))  # noqa: B023
         assert kind_of(mlp, torch.randn(2, 5, 16)) == "unknown"
 
 
@@ -699,6 +852,110 @@ class NoBackward(torch.autograd.Function):
 def test_without_a_backward_pass_what_a_sublayer_does_is_unknown():
     sublayer = nn.Sequential(nn.Linear(16, 16), Function(NoBackward.apply), nn.Linear(16, 16))
     assert kind_of(sublayer, torch.randn(2, 5, 16)) == "unknown"
+
+
+class Shift(nn.Module):
+    """Mixes each token with the one before it by a learned weight per feature, as RWKV does: sums inside F."""
+
+    def __init__(self):
+        super().__init__()
+        self.w, self.up, self.gate, self.down = nn.Parameter(torch.rand(16)), *(nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, x):
+        before = F.pad(x, (0, 0, 1, -1))
+        mixed = x * self.w + before * (1 - self.w)
+        return self.gate(x * self.w.square() + before).sigmoid() * self.down(self.up(mixed).relu().square())
+
+
+def test_sums_inside_a_sublayer_are_no_stream():
+    shifted, mlp = sublayers_of(Decoder(lambda: nn.Sequential(One(Shift()), One(feed_forward()))))
+    assert (shifted.kind, shifted.formula, shifted.placement) == ("mixer", "x + F(N(x))", PRE)
+    assert (mlp.kind, mlp.formula) == ("mlp", "x + F(N(x))")
+
+
+class ChannelsFirst(nn.Module):
+    """A stream [B, d, T]: matrices are convolutions, and the norm turns the axes."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.inward, self.out = nn.Conv1d(16, 32, 1), nn.Conv1d(32, 16, size, padding="same")
+        self.norm = nn.LayerNorm(16)
+
+    def forward(self, x):
+        return self.norm((x + self.out(self.inward(x).relu())).transpose(1, 2)).transpose(1, 2)
+
+
+@pytest.mark.parametrize("size, kind", [(1, "mlp"), (3, "mixer")])
+def test_features_may_stand_second(size, kind):
+    stack = stack_of(nn.Sequential(*(ChannelsFirst(size) for _ in range(3))), torch.randn(2, 16, 5))
+    for block in stack.blocks:
+        assert [(s.kind, s.placement) for s in block.sublayers] == [(kind, POST)]
+
+
+class Differential(nn.Module):
+    """The difference of two attentions; ``apart``: each has queries and keys of its own, normed or not."""
+
+    def __init__(self, apart, normed=lambda x: x):
+        super().__init__()
+        self.qkv, self.out, self.apart, self.normed = nn.Linear(16, 48), nn.Linear(8, 16), apart, normed
+
+    def forward(self, x):
+        q, k, v = (t.unflatten(-1, (2, 8)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        q, k = self.normed(q), self.normed(k)
+        if not self.apart:
+            q, k = q[:, :1], k[:, :1]
+        (q1, q2), (k1, k2), (v1, v2) = ((t[:, 0], t[:, -1]) for t in (q, k, v))
+        first, second = F.scaled_dot_product_attention(q1, k1, v1), F.scaled_dot_product_attention(q2, k2, v2)
+        return self.out(first - 0.5 * second)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("normed", [False, True])
+def test_two_attentions_in_one_sublayer_are_attention(apart, normed):
+    model = Decoder(lambda: One(Differential(apart, rms if normed else lambda x: x)))
+    (found,) = sublayers_of(model)
+    assert (found.kind, found.placement) == ("attention", PRE)
+    if normed and apart:
+        assert found.unknown_qk_norm and "no QK-norm" not in str(normlab.inspect(model))
+    else:
+        assert (found.qk_norm is not None) == normed and not found.unknown_qk_norm
+
+
+class Pooled(nn.Module):
+    """Attention of a stream to what a longer one was, by content and by position (Funnel's way): two products."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x, longer, places):
+        scores = self.q(x) @ self.k(longer).mT + self.q(x + 1) @ self.k(places).mT
+        return x + self.out(scores.softmax(-1) @ self.v(longer))
+
+
+class LinearMemory(Pooled):
+    """No softmax: the stream is multiplied with a matrix that another stream has made."""
+
+    def forward(self, x, longer, places):
+        return x + self.out(self.q(x) @ (self.k(longer).mT @ self.v(longer)))
+
+
+@pytest.mark.parametrize("block", [Pooled, LinearMemory])
+def test_what_meets_another_stream_is_no_mlp(block):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.blocks = nn.Embedding(11, 16), nn.ModuleList(block() for _ in range(2))
+
+        def forward(self, ids):
+            longer = self.embedding(ids)
+            x, places = longer[:, ::2] + longer[:, 1::2], longer.flip(1).cos()
+            for block in self.blocks:
+                x = block(x, longer, places)
+            return x
+
+    (stack,) = normlab.inspect(Model()).stacks
+    assert {s.kind for b in stack.blocks for s in b.sublayers} <= {"unknown", "cross-attention"}
 
 
 # --- what stops a run, and what must not ------------------------------------------------------------------------------

@@ -14,16 +14,11 @@ OPTIONS = {  # that show more of a family than its defaults do
     "Granite": {"residual_multiplier": 0.22},
     "StableLM": {"qk_layernorm": True},
 }
-VARIANTS = {
-    "GPT-NeoX sequential": ("GPT-NeoX", {"use_parallel_residual": False}),
-    "OPT post": ("OPT", {"do_layer_norm_before": False}),
-}
 
 
 def tiny(family: str, **options) -> nn.Module:
     """:func:`normlab.experiments.tiny_transformers.tiny_model` of a family or variant."""
-    base, changes = VARIANTS.get(family, (family, OPTIONS.get(family, {})))
-    return tiny_transformers.tiny_model(base, **changes | options)
+    return tiny_transformers.tiny_model(family, **OPTIONS.get(family, {}) | options)
 
 
 def ids(seed: int = 0, sequences: int = 2, tokens: int = 7) -> torch.Tensor:

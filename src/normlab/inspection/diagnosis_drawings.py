@@ -44,8 +44,7 @@ def sizes(stream: Points, read: Points, increment: Points) -> Drawing:
         ax.set_xlabel("depth in blocks")
         ax.set_ylabel("root mean square")
         _log(ax, [y for _, points, _, _ in curves for _, y in points])
-        if stream:
-            ax.legend()
+        _legend(ax)
 
     ends = [f"{name} {points[0][1]:.2g} to {points[-1][1]:.2g}" for name, points, _, _ in curves if points]
     return Drawing("Sizes from the first to the last block: " + (", ".join(ends) or "not measured") + ".", 1, draw)
@@ -66,8 +65,7 @@ def gradients_and_logits(gradient: Points, logit: Points, bound: Points) -> Draw
         right.set_title("Attention logits")
         right.set_xlabel("block")
         _log(right, [y for _, y in logit + bound])
-        if logit:
-            right.legend()
+        _legend(right)
 
     parts = []
     if gradient:
@@ -84,6 +82,13 @@ def gradients_and_logits(gradient: Points, logit: Points, bound: Points) -> Draw
 def _line(ax: Any, points: Points, color: str, marker: str, label: str, **options: Any) -> None:
     if points:
         ax.plot(*zip(*points), color=color, marker=marker, label=label, **options)
+
+
+def _legend(ax: Any) -> None:
+    """Below the axes, where no curve is."""
+    handles, labels = ax.get_legend_handles_labels()
+    if handles:
+        ax.figure.legend(handles, labels, loc="outside lower right", ncols=len(handles))
 
 
 def _log(ax: Any, values: list[float]) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import pickle
 import sys
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="normlab doctor",
         description="Measure on one batch what goes wrong with the norms of a model, and with what they keep in "
-        "bounds. Nothing is downloaded. Exit status: 0 nothing found, 1 findings, 2 it could not be done.",
+        "bounds. Nothing is downloaded; a large configuration is cut. Exit status: 0 nothing found, 1 findings, 2 it could not be done.",
     )
     parser.add_argument(
         "model",
@@ -39,15 +40,20 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--dtype", choices=_DTYPES, help="the type to run the model in; as it is built if not given")
     parser.add_argument("--json", action="store_true", help="print the diagnosis as JSON")
     options = parser.parse_args(arguments)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when transformers is imported: it asks no host for anything
     try:
-        model = build(options.model)
+        model, cut = build(options.model)
         if options.dtype:
             model = model.to(_DTYPES[options.dtype])
         diagnosis = doctor(model, random_batch(model) if options.batch is None else read_batch(Path(options.batch)))
     except (ImportError, OSError, TypeError, ValueError) as problem:
         print("normlab doctor:", " ".join(str(problem).split()), file=sys.stderr)
         return 2
-    print(json.dumps(diagnosis.as_dict(), indent=2, ensure_ascii=False) if options.json else diagnosis)
+    notes = [str(change) for change in cut]
+    if options.json:
+        print(json.dumps({"cut": notes} | diagnosis.as_dict(), indent=2, ensure_ascii=False))
+    else:
+        print(*[f"of the model cut to {', '.join(notes)}"] if notes else [], diagnosis, sep="\n")
     return 1 if diagnosis.findings else 0
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from normlab.inspection.norm_probe import EpsPlace, Formula, Gain, NormReport, formula
 from normlab.inspection.observe import AttentionReading, attention_reading, parameter_owners, sublayer_streams
 from normlab.inspection.subject import LossFunction, Subject, default_loss
-from normlab.inspection.sublayers import Norm, Sublayer
-from normlab.inspection.trace import Call, FunctionalNorm, Node
+from normlab.inspection.sublayers import Norm, Sublayer, is_handed_through
+from normlab.inspection.trace import Call, FunctionalNorm, Node, users
 from normlab.inspection.wiring import Wiring
 from normlab.norms import NormKind
 
@@ -293,21 +293,27 @@ def _at_zero(norm: Norm) -> str:
 
 
 def _twice(wiring: Wiring, readings: list[NormReading]) -> Iterator[tuple[str, str]]:
-    """Pairs of norms of which the second reads just what the first gave out.
+    """Pairs of norms of which the second reads just what the first gave out, and nothing else does.
 
-    Left out are the norm on the embeddings, before the first block or in it (RWKV), and a final norm behind Post-Norm
-    blocks: published models have these.
+    A norm on the embeddings has the skip as its second reader. A final norm behind Post-Norm blocks is left out:
+    published models have one (torch.nn.Transformer).
     """
     by_output = {reading.norm.output: reading for reading in readings}
-    embedding = {stack.embedding_norm for stack in wiring.stacks}
-    embedding |= {s.skip_norm for stack in wiring.stacks for s in stack.blocks[0].sublayers}
     final = {stack.final_norm for stack in wiring.stacks}
     post = {s.post_norm for stack in wiring.stacks for block in stack.blocks for s in block.sublayers}
+    readers = users(wiring.run.made)
     for reading in readings:
         first = by_output.get(wiring.root(reading.norm.source))
-        if first is None or first is reading or first.norm in embedding:
+        if first is None or first is reading or (first.norm in post and reading.norm in final):
             continue
-        if not (first.norm in post and reading.norm in final):
+        waiting, alone = [first.norm.output], True
+        while waiting and alone:
+            for user in readers.get(waiting.pop(), ()):
+                if is_handed_through(user) and not reading.norm.covers(user):
+                    waiting.append(user)
+                else:
+                    alone = alone and reading.norm.covers(user)
+        if alone:
             yield first.name, reading.name
 
 

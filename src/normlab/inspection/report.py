@@ -13,7 +13,7 @@ from normlab.attention import QKNorm
 from normlab.inspection.cut import Cut
 from normlab.inspection.norm_probe import NormReport
 from normlab.inspection.sublayers import Norm, Sublayer
-from normlab.inspection.trace import parts, tensors
+from normlab.inspection.trace import parts, tensors, with_random_weights
 from normlab.inspection.wiring import Block, Stack, Wiring, run_of
 from normlab.placement import Placement
 
@@ -25,6 +25,7 @@ class LastHidden(str, Enum):
     BOTH = "returned twice: behind the final norm, and as it leaves the last block"
     STREAM = "returned as it leaves the last block"
     NOT_RETURNED = "not returned"
+    UNKNOWN = "unknown: no stack of residual blocks was recognized"
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,12 @@ class SublayerReport:
     ``placement`` is None for a wiring without a name; ``formula`` says what was seen: x stream, F sublayer, N norm
     before it or on the stream, O norm of its output. The norms and scales are the parts of the formula: N on what F
     reads, on the sum (``post_norm``), or on the stream where the skip starts behind it (``skip_norm``); the scales
-    multiply what F reads, what it adds, and the stream, None for a learned one. ``inner_norms`` are those inside F,
-    other than QK-norms. ``joins_next``: it is added to the stream together with the next sublayer, in parallel.
-    ``shares_norm``: N is also the norm of the sublayer in parallel. ``hidden_norm``: F begins or ends with a norm of
-    its own, one that was not recognized or is not on just what F reads or returns, so that the placement cannot be
-    told. ``unknown_qk_norm``: queries, keys or their products are normed in a way that was not recognized.
+    multiply what F reads, what it adds, the stream, and the block's last sum, None for a learned one. ``inner_norms``
+    are those inside F, other than QK-norms. ``joins_next``: it is added to the stream together with the next sublayer,
+    in parallel. ``shares_norm``: N is also the norm of the sublayer in parallel. ``hidden_norm``: F begins or ends
+    with a norm of its own, one that was not recognized or is not on just what F reads or returns, so that the
+    placement cannot be told. ``unknown_qk_norm``: queries, keys or their products are normed in a way that was not
+    recognized.
     """
 
     kind: str
@@ -67,6 +69,7 @@ class SublayerReport:
     input_scale: float | None = 1.0
     output_scale: float | None = 1.0
     stream_scale: float | None = 1.0
+    sum_scale: float | None = 1.0
     qk_norm: QKNormReport | None = None
     inner_norms: tuple[NormReport, ...] = ()
     joins_next: bool = False
@@ -134,7 +137,8 @@ def inspect(model: nn.Module, *args: Any, **kwargs: Any) -> ModelReport:
 
     Args:
         model: a Transformer of this package, of ``transformers``, of torch (``torch.nn.TransformerEncoder``), or the
-            reader's own. It is run in evaluation mode, with autograd, and left as it was.
+            reader's own. It is run in evaluation mode, with autograd, and left as it was. Weights that are all zero, or
+            not all finite, show nothing of what they are for; random ones take their place for the run.
         args, kwargs: an input for it. Without one a few token ids are tried, or, where there is no embedding, a few
             random vectors.
 
@@ -160,7 +164,8 @@ def _observe(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Wiring:
     training = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        run = run_of(model, *args, **kwargs)
+        with with_random_weights(model):
+            run = run_of(model, *args, **kwargs)
     except Exception as error:
         if given:
             raise
@@ -235,12 +240,13 @@ def _block(block: Block) -> BlockReport:
                 sublayer.input_scale,
                 sublayer.output_scale,
                 sublayer.stream_scale,
+                sublayer.sum_scale,
                 _qk_norm(sublayer),
                 tuple(n.report for n in sublayer.inner_norms if n not in at_attention),
                 sublayer.after is None,
                 sublayer.shares_norm,
                 sublayer.hidden_norm,
-                sublayer.attention is not None and sublayer.attention.unknown_norm,
+                sublayer.unknown_qk_norm,
             )
         )
     return BlockReport(tuple(sublayers), block.unknown)
@@ -262,7 +268,7 @@ def _placement(sublayer: Sublayer, block: Block) -> Placement | None:
     if _is_hybrid(block):
         return Placement.HYBRID
     norms = (bool(sublayer.input_norm), bool(sublayer.output_norm), bool(sublayer.post_norm))
-    placement = None if sublayer.skip_norm else _PLACEMENTS.get(norms)
+    placement = None if sublayer.skip_norm or sublayer.sum_scale != 1 else _PLACEMENTS.get(norms)
     if sublayer.stream_scale != 1:
         scaled = placement is Placement.POST and sublayer.stream_scale is not None
         return Placement.DEEPNORM if scaled else None
@@ -280,7 +286,7 @@ def _is_hybrid(block: Block) -> bool:
 
 
 def _attention_norms(sublayer: Sublayer) -> list[Norm]:
-    return [] if sublayer.attention is None else [n for norms in sublayer.attention.norms.values() for n in norms]
+    return [] if sublayer.attention is None else sublayer.attention.all_norms
 
 
 def _qk_norm(sublayer: Sublayer) -> QKNormReport | None:
@@ -292,7 +298,8 @@ def _qk_norm(sublayer: Sublayer) -> QKNormReport | None:
     tokens = sublayer.read.value.numel() // sublayer.read.value.shape[-1]
     possible = {QKNorm.PER_HEAD, QKNorm.JOINT}  # the same thing on a side with one head
     for norm in attention.norms["query"] + attention.norms["key"]:
-        width, vectors = norm.report.width, norm.source.value.numel() // norm.report.width
+        width = norm.report.width // norm.report.groups
+        vectors = norm.source.value.numel() // width
         if width != head_dim:
             possible.discard(QKNorm.PER_HEAD)
         if vectors != tokens or width % head_dim:
@@ -309,7 +316,7 @@ def _last_hidden(wiring: Wiring) -> LastHidden:
     counts.
     """
     if not wiring.stacks:
-        return LastHidden.NOT_RETURNED
+        return LastHidden.UNKNOWN
     stack = wiring.stacks[-1]
     stream = wiring.root(stack.blocks[-1].y)
     normed = set() if stack.final_norm is None else wiring.lightly_reached(stack.final_norm.output)

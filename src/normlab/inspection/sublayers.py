@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from normlab.inspection.norm_probe import NormReport
 from normlab.inspection.trace import Call, Node
@@ -20,7 +20,8 @@ _SAME = {"view", "_unsafe_view", "_reshape_alias", "reshape", "alias", "detach",
 _SAME |= {"unsqueeze", "expand", "transpose", "permute", "t", "lift_fresh"}
 # Operations that add to, scale, mask, cut or join vectors.
 _LIGHT = {"mul", "mul_", "div", "div_", "add", "add_", "sub", "sub_", "masked_fill", "masked_fill_", "native_dropout"}
-_LIGHT |= {"slice", "select", "index", "index_select", "gather", "cat", "split", "split_with_sizes", "unbind", "where"}
+_LIGHT |= {"slice", "select", "index", "index_select", "gather", "cat", "stack", "split", "split_with_sizes", "unbind"}
+_LIGHT |= {"where"}
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_grouped_mm", "_scaled_mm", "_int_mm"}
 _SLICES = {"slice", "select", "split", "split_with_sizes", "unbind"}
 _SOFTMAX = {"_softmax", "_safe_softmax", "softmax"}
@@ -74,6 +75,10 @@ class Attention:
     after_rotation: bool | None = None
     unknown_norm: bool = False
 
+    @property
+    def all_norms(self) -> list[Norm]:
+        return [norm for norms in self.norms.values() for norm in norms]
+
 
 @dataclass(eq=False)
 class Sublayer:
@@ -84,8 +89,9 @@ class Sublayer:
     ``read`` what F reads, ``output`` what F returned, ``increment`` what is added, ``after`` the stream behind it (None
     between parallel branches). The norms stand on what F reads, on what it returns, on the sum, and on the stream where
     the skip starts behind a norm. The scales multiply what F reads, what it adds and the stream; None stands for a
-    learned one. ``shares_norm``: a parallel branch reads the same normed stream. ``region`` holds everything that went
-    into the output. ``hidden_norm``: see ``_Peeler.has_hidden_norm``.
+    learned one; ``sum_scale`` multiplies the block's last sum. ``shares_norm``: a parallel branch reads the same normed
+    stream. ``region`` holds everything that went into the output. ``attention`` is None where there are several with
+    different scores. ``hidden_norm``: see ``_Peeler.has_hidden_norm``.
     """
 
     stream: Node
@@ -102,11 +108,13 @@ class Sublayer:
     input_scale: float | None = 1.0
     output_scale: float | None = 1.0
     stream_scale: float | None = 1.0
+    sum_scale: float | None = 1.0
     region: set[Node] = field(default_factory=set)
     inner_norms: list[Norm] = field(default_factory=list)
     attention: Attention | None = None
     kind: str = "unknown"
     hidden_norm: bool = False
+    unknown_qk_norm: bool = False
 
     @property
     def formula(self) -> str:
@@ -116,7 +124,8 @@ class Sublayer:
         branch = f"F({_scaled(self.input_scale, read)})"
         branch = _scaled(self.output_scale, f"O({branch})" if self.output_norm else branch)
         line = f"{_scaled(self.stream_scale, x)} + {branch}"
-        return f"N({line})" if self.post_norm else line
+        line = f"N({line})" if self.post_norm else line
+        return line if self.sum_scale == 1 else _scaled(self.sum_scale, f"({line})")
 
 
 def _scaled(factor: float | None, text: str) -> str:
@@ -169,6 +178,7 @@ class _Peeler:
             if node is not self.x:
                 self.depends[node] = any(self.depends.get(p, False) for p in node.parents)
         self.streams: dict[Node, bool] = {self.x: True}
+        self.path: set[Node] = set()  # the streams between sublayers, as far as they are known
 
     def root(self, node: Node) -> Node:
         return root(node, self.by_output, self.x)
@@ -236,12 +246,14 @@ class _Peeler:
 
     def sublayers(self) -> list[Sublayer]:
         found: list[Sublayer] = []
-        node = self.root(self.y)
-        if not self.depends.get(node, False):
+        if not self.depends.get(self.root(self.y), False):
             raise Unknown("the output of the block does not depend on its input")
+        factor, node = self.scale(self.y)
         while node is not self.x:
             group, node = self.peel(node)
             found = group + found
+        if found:
+            found[-1].after, found[-1].sum_scale = self.root(self.y), factor
         for sublayer in found:
             self.describe(sublayer)
         return found
@@ -256,6 +268,7 @@ class _Peeler:
             stream, branch = self.split(node)
             branches = self.summands(branch) + branches
             factor, stream = self.scale(stream)
+            self.path |= {node, stream}
             candidates = [self.branch(b, stream) for b in branches]
             if None not in candidates:
                 break
@@ -289,7 +302,7 @@ class _Peeler:
         total = self.root(node)
         if self.norm(total) is None and _is_sum(total) and all(self.depends.get(p, False) for p in total.parents):
             regions = [self.closure(p, self.is_stream) for p in total.parents]
-            if self.are_apart(*regions) and len({self.attention(region) is None for region in regions}) == 2:
+            if self.are_apart(*regions) and len({not self.attentions(region) for region in regions}) == 2:
                 return [part for parent in total.parents for part in self.summands(parent)]
         return [node]
 
@@ -310,7 +323,7 @@ class _Peeler:
         for node in self.closure(output, self.is_stream):
             if node.op == "cat" and self.depends.get(node, False):
                 moving = [p for p in node.parents if self.depends.get(p, False)]
-                kinds = {self.attention(self.closure(p, self.is_stream)) is None for p in moving}
+                kinds = {not self.attentions(self.closure(p, self.is_stream)) for p in moving}
                 if len(kinds) == 2:
                     return True
         return False
@@ -323,9 +336,12 @@ class _Peeler:
             output = self.root(output_norm.source)
         if self.is_stream(output):
             raise Unknown("the stream is added to itself")
-        region = self.closure(output, self.is_stream)
-        doors = {self.root(n) for n in region if self.depends.get(n, False) and self.is_stream(n)}
-        read = self.common_door(doors)
+
+        def is_read(node: Node) -> bool:
+            """True for streams between sublayers, and norms and multiples of this one, but not for sums made in F."""
+            return node is self.x or node in self.path or self.is_made_from(self.root(node), stream)
+
+        read = self.common_door(self.doors(output, self.is_stream)) or self.common_door(self.doors(output, is_read))
         if read is None:
             return None
         region = self.closure(output, lambda n: self.root(n) is read)
@@ -338,6 +354,11 @@ class _Peeler:
         found = Sublayer(stream, read, output, increment, None, input_norm, output_norm, region=region)
         found.input_scale, found.output_scale = input_scale, output_scale
         return found
+
+    def doors(self, output: Node, is_end: Callable[[Node], bool]) -> set[Node]:
+        """What a branch reads if ``is_end`` tells where it begins."""
+        region = self.closure(output, is_end)
+        return {self.root(n) for n in region if self.depends.get(n, False) and is_end(n)}
 
     def common_door(self, doors: set[Node]) -> Node | None:
         """What a branch reads of the stream, if that is one tensor; from a norm of the stream others may be made by
@@ -365,21 +386,30 @@ class _Peeler:
         region = sublayer.region
         moving = {n for n in region if self.depends.get(n, False) and self.root(n) is not sublayer.read}
         sublayer.inner_norms = [n for n in self.norms if n.output in moving]
-        sublayer.attention = self.attention(region)
-        if sublayer.attention is not None and self.joins_attention(sublayer.output):
+        found = self.attentions(region)
+        if found and self.joins_attention(sublayer.output):
             raise Unknown("attention and something beside it leave through one matrix and cannot be told apart")
-        if sublayer.attention is not None:
-            self.find_attention_norms(sublayer.attention, sublayer.inner_norms)
-            sublayer.kind = "attention" if self.depends.get(sublayer.attention.key, False) else "cross-attention"
+        if found:
+            for attention in found:
+                self.find_attention_norms(attention, sublayer.inner_norms)
+            sublayer.kind = "attention" if self.depends.get(found[0].key, False) else "cross-attention"
+            # Just one, or one for parts of the values: with the same scores.
+            if all(torch.equal(a.logits.value, found[0].logits.value) for a in found):
+                sublayer.attention = found[0]
+                sublayer.unknown_qk_norm = found[0].unknown_norm
+            else:
+                sublayer.unknown_qk_norm = any(a.unknown_norm or a.all_norms for a in found)
         else:
             mixes = _mixes_tokens(sublayer)
+            if mixes is False and self.meets_others(region):
+                mixes = None
             sublayer.kind = "unknown" if mixes is None else "mixer" if mixes else "mlp"
         sublayer.hidden_norm = self.has_hidden_norm(sublayer)
 
-    def attention(self, region: set[Node]) -> Attention | None:
-        """The softmax in the region whose scores are products of queries and keys, if there is just one."""
+    def attentions(self, region: set[Node]) -> list[Attention]:
+        """The softmaxes in the region whose scores are products of queries and keys, in order."""
         found = []
-        for softmax in (n for n in region if n.op in _SOFTMAX):
+        for softmax in sorted((n for n in region if n.op in _SOFTMAX), key=lambda n: n.index):
             logits = softmax.parents[0]
             product = self.product(logits)
             if product is None:
@@ -387,7 +417,7 @@ class _Peeler:
             query, key = product.parents[-2:]
             weighted = [n for n in region if n.op in ("bmm", "mm") and self.behind_dropout(n.parents[0]) is softmax]
             found.append(Attention(logits, query, key, weighted[0].parents[1] if weighted else None))
-        return found[0] if len(found) == 1 else None
+        return found
 
     def behind_dropout(self, node: Node) -> Node:
         while node.op in _SAME or node.op == "native_dropout":
@@ -446,6 +476,15 @@ class _Peeler:
         stored = any(isinstance(n.value, nn.Parameter) for n in self.closure(still[0], self.is_stream))
         return not stored and not torch.equal(rows, rows[:1].expand_as(rows))
 
+    def meets_others(self, region: set[Node]) -> bool:
+        """True if the stream is multiplied with what was computed before the block, parameters aside: other tokens?"""
+        for node in region:
+            if node.op in ("bmm", "baddbmm", "mm") and self.depends.get(node, False):
+                still = [p for p in node.parents[-2:] if not self.depends.get(p, False)]
+                if any(self.from_outside(p) and not self.is_learned(p) for p in still):
+                    return True
+        return False
+
     def from_outside(self, node: Node) -> bool:
         """True if something computed before the block went into the node."""
         return any(n.op and n.index < self.start for n in self.closure(node, self.is_stream))
@@ -464,12 +503,31 @@ class _Peeler:
         for node in sorted(sublayer.region, key=lambda n: n.index):
             if self.is_stream(node) or node.op not in PRODUCTS and any(p in before_products for p in node.parents):
                 before_products.add(node)
-        behind_products = self.closure(sublayer.output, self.ends_a_branch)
+        behind_products = self.vectors_behind_products(sublayer.output)
         if (signs | norms) & behind_products or signs & before_products:
             return True
         first = norms & before_products
         passed = self.closure(sublayer.output, lambda n: n in first or self.is_stream(n))
         return bool(first) and not any(self.root(n) is sublayer.read for n in passed)
+
+    def vectors_behind_products(self, output: Node) -> set[Node]:
+        """What the output was made from since the last products, without numbers per token from elsewhere, such as the
+        weights of experts: what vectors are multiplied by and what does not come from them.
+        """
+        seen, waiting = {output}, [output]
+        while waiting:
+            node = waiting.pop()
+            if self.ends_a_branch(node):
+                continue
+            parents = node.parents
+            if node.op in ("mul", "mul_") and len(parents) == 2:
+                vector, factor = sorted(parents, key=lambda n: n.value.numel(), reverse=True)
+                ends = (self.closure(n, self.ends_a_branch) for n in (vector, factor))
+                if vector.value.numel() > factor.value.numel() and not set.intersection(*ends):
+                    parents = [vector]
+            waiting += [parent for parent in parents if parent not in seen]
+            seen |= set(parents)
+        return seen
 
     def is_unknown_norm(self, node: Node) -> bool:
         """True for an operation that norms are made of and that is part of none of the known ones."""
@@ -483,27 +541,36 @@ def _mixes_tokens(sublayer: Sublayer) -> bool | None:
     None if autograd can't say: no backward pass, values that are not finite, weights of zero, one token a sequence.
     """
     read, output = sublayer.read.value, sublayer.output.value
-    width = read.shape[-1]
-    tokens = read.numel() // width
-    if not (read.requires_grad and output.requires_grad) or tokens < 2 or tokens != output.numel() // output.shape[-1]:
+    norms = (sublayer.input_norm, sublayer.output_norm, sublayer.post_norm, sublayer.skip_norm)
+    widths = {norm.report.width for norm in norms if norm is not None}
+    shape, size = _tokens_first(read, widths).shape, _tokens_first(output, widths).shape[-1]
+    tokens = read.numel() // shape[-1]
+    if not (read.requires_grad and output.requires_grad) or tokens < 2 or tokens != output.numel() // size:
         return None
-    alone = read.dim() > 2 and read.shape[-2] == 1 and read.shape[0] > 1  # [B, 1, d]: others are of other sequences
+    alone = len(shape) > 2 and shape[-2] == 1 and shape[0] > 1  # [B, 1, d]: others are of other sequences
     for token in (-1, 0):
-        direction = torch.zeros(tokens, output.shape[-1])
+        direction = torch.zeros(tokens, size)
         direction[token].normal_(generator=torch.Generator().manual_seed(0))
-        direction = direction.view(output.shape).to(output)
+        direction = direction.view(_tokens_first(output, widths).shape)
+        direction = (direction if direction.shape == output.shape else direction.transpose(1, 2)).to(output)
         try:
             (gradient,) = torch.autograd.grad(output, read, direction, retain_graph=True, allow_unused=True)
         except (RuntimeError, NotImplementedError):  # an operation without a backward pass
             return None
         if gradient is None or not gradient.isfinite().all():  # None: what it reads was overwritten in place
             return None
-        reached = gradient.reshape(-1, width).any(-1)
+        reached = _tokens_first(gradient, widths).flatten(0, -2).any(-1)
         if reached.sum() > reached[token]:
             return True
         if not reached[token]:
             return None
     return None if alone else False
+
+
+def _tokens_first(vectors: Tensor, widths: set[int]) -> Tensor:
+    """Turned to [B, T, d] if they are [B, d, T], as norms show that are as wide as the second axis but not the last."""
+    second = vectors.dim() == 3 and widths == {vectors.shape[1]} and vectors.shape[1] != vectors.shape[2]
+    return vectors.transpose(1, 2) if second else vectors
 
 
 def is_normalizing(node: Node) -> bool:

@@ -4,10 +4,13 @@ Names of modules and attributes play no part. The trace sees each tensor operati
 follows custom autograd functions, code without modules and writes in place.
 """
 
-from collections import OrderedDict
+import copy
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, is_dataclass
+from functools import wraps
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -92,8 +95,9 @@ class Trace:
 def trace(model: nn.Module, *args: Any, **kwargs: Any) -> Trace:
     """Call the model with ``args`` and ``kwargs`` and keep all tensors of the run; the model is left as it was.
 
-    What it writes during the run is undone: buffers, tensors in its attributes, lists and dictionaries of them. Objects
-    of other classes, such as a cache of its own, are not followed.
+    What it writes during the run is undone: parameters, buffers, tensors in its attributes, in lists and dictionaries
+    of them, and in objects of other classes that it holds, such as a cache of its own. Objects with __slots__ are not
+    followed, nor is what the model reaches in other ways than by its attributes.
     Attention by torch's scaled_dot_product_attention runs as separate operations, so that its logits can be seen.
     Autograd records the run too. Memory: everything that the run computes, as in training.
     """
@@ -102,10 +106,11 @@ def trace(model: nn.Module, *args: Any, **kwargs: Any) -> Trace:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(undone(model))
+        stack.enter_context(recorder.parameters_undone(model))
         stack.enter_context(_without_checkpoints())
         for module in model.modules():
-            for handle in recorder.watch(module):
-                stack.callback(handle.remove)
+            for end in recorder.watch(module):
+                stack.callback(end)
         stack.enter_context(_without_fused_encoder())
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(recorder)
@@ -113,6 +118,27 @@ def trace(model: nn.Module, *args: Any, **kwargs: Any) -> Trace:
         output = model(*map(_tracked, args), **{name: _tracked(value) for name, value in kwargs.items()})
     (root,) = recorder.top.children
     return Trace(model, root, output, recorder.nodes, recorder.made)
+
+
+@contextmanager
+def with_random_weights(model: nn.Module) -> Iterator[None]:
+    """Within the block, parameters that are all zero or not all finite hold random numbers."""
+    generator = torch.Generator().manual_seed(0)
+    before: dict[nn.Parameter, Tensor] = {}
+    try:
+        for parameter in model.parameters():
+            if type(parameter) is nn.Parameter and parameter.is_floating_point() and _is_mute(parameter.data):
+                before[parameter] = parameter.data
+                draw = torch.randn(parameter.shape, generator=generator) / max(1, parameter.shape[-1:].numel()) ** 0.5
+                parameter.data = draw.to(parameter.data)
+        yield
+    finally:
+        for parameter, data in before.items():
+            parameter.data = data
+
+
+def _is_mute(weights: Tensor) -> bool:
+    return not weights.any() or not weights.isfinite().all()
 
 
 def _tracked(value: Any) -> Any:
@@ -169,6 +195,8 @@ class _Recorder(TorchDispatchMode):
         self.made: list[Node] = []
         self.count = 0
         self.overwritten: list[Tensor] = []
+        self.stored: dict[int, list[nn.Parameter]] = {}  # parameters by the place of their numbers
+        self.written: dict[nn.Parameter, Tensor] = {}  # what stood in those that the run has written
         self.top = Call(nn.Module(), 0)
         self.open_calls = [self.top]
 
@@ -182,6 +210,10 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         taken = self._as_nodes(args), self._as_nodes(kwargs)
+        for argument, value in zip(func._schema.arguments, args):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for tensor in _flat(value, Tensor):
+                    self._keep_parameters(tensor)
         output = func(*args, **kwargs)
         name = func.overloadpacket.__name__
         for number, tensor in enumerate(_flat(output, Tensor)):
@@ -214,6 +246,27 @@ class _Recorder(TorchDispatchMode):
             self.count += 1
             self._add(op, base, (self.node(base), self.nodes[id(tensor)]), {})
 
+    def _keep_parameters(self, tensor: Tensor) -> None:
+        """Save the parameters that share their numbers with a tensor about to be written."""
+        for parameter in self.stored.get(_place(tensor), ()):
+            if parameter not in self.written:
+                self.written[parameter] = parameter.detach().clone()
+
+    @contextmanager
+    def parameters_undone(self, model: nn.Module) -> Iterator[None]:
+        """Within the block, writes into parameters are noticed, and undone at its end."""
+        before = {parameter: parameter.data for parameter in model.parameters()}
+        for parameter in before:
+            self.stored.setdefault(_place(parameter), []).append(parameter)
+        try:
+            yield
+        finally:
+            for parameter, data in before.items():
+                if parameter.data_ptr() != data.data_ptr():
+                    parameter.data = data  # it was given other numbers
+            for parameter, value in self.written.items():
+                parameter.data.copy_(value)  # not a write that autograd sees, which would end its backward pass
+
     def keep_before_write(self, tensor: Tensor) -> None:
         """Save the value that a node has before a write in place overwrites it."""
         node = self.nodes.get(id(tensor))
@@ -221,7 +274,9 @@ class _Recorder(TorchDispatchMode):
             node.value = tensor.clone()
             self.overwritten.append(tensor)
 
-    def watch(self, module: nn.Module):
+    def watch(self, module: nn.Module) -> Iterator[Callable[[], None]]:
+        """Keep the module's calls, from now on; what must be called at the end is yielded."""
+
         def before(_, args, kwargs):
             self.open(module, tensors((args, kwargs)))
 
@@ -229,8 +284,33 @@ class _Recorder(TorchDispatchMode):
             self.close(tensors(output))
             return _tracked(output) if isinstance(module, nn.Embedding) else output
 
-        yield module.register_forward_pre_hook(before, with_kwargs=True)
-        yield module.register_forward_hook(after, with_kwargs=True)
+        yield module.register_forward_pre_hook(before, with_kwargs=True).remove
+        yield module.register_forward_hook(after, with_kwargs=True).remove
+        if not isinstance(module, torch.jit.ScriptModule):
+            yield self._watch_forward(module)
+
+    def _watch_forward(self, module: nn.Module) -> Callable[[], None]:
+        """Some models run a module by its ``forward`` itself, which passes by the hooks."""
+        forward, attributes = module.forward, vars(module)
+
+        @wraps(forward)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if self.open_calls[-1].module is module:  # by way of the hooks
+                return forward(*args, **kwargs)
+            self.open(module, tensors((args, kwargs)))
+            output = forward(*args, **kwargs)
+            self.close(tensors(output))
+            return output
+
+        def end() -> None:
+            if own:
+                attributes["forward"] = forward
+            else:
+                del attributes["forward"]
+
+        own = "forward" in attributes
+        attributes["forward"] = watched
+        return end
 
     def open(self, module: nn.Module, inputs: list[Tensor]) -> None:
         call = Call(module, self.count, [self.node(t) for t in inputs])
@@ -275,7 +355,13 @@ class _Functions(TorchFunctionMode):
         return output
 
 
-_OWN = set(vars(nn.Module())) - {"_buffers"}  # what every module has, its parameters and submodules among it
+# What every module has, save what holds its tensors and submodules.
+_OWN = set(vars(nn.Module())) - {"_buffers", "_parameters", "_modules"}
+
+
+def _place(tensor: Tensor) -> int:
+    """Where the tensor's numbers are; views of one another have it in common."""
+    return tensor.untyped_storage().data_ptr()
 
 
 @contextmanager
@@ -300,17 +386,42 @@ def _copied(value: Any, copies: dict[int, Any]) -> Any:
     """Copies of tensors and of what holds them; everything else, parameters too, as it is."""
     if id(value) in copies:
         return copies[id(value)]
-    copied = value
+    copied: Any
     if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
         copied = value.detach().clone()
-    elif type(value) is list:
-        copied = [_copied(item, copies) for item in value]
     elif type(value) is tuple:
         copied = tuple(_copied(item, copies) for item in value)
-    elif type(value) in (dict, OrderedDict):
-        copied = type(value)((key, _copied(item, copies)) for key, item in value.items())
+    elif type(value) in (list, deque, dict, OrderedDict, defaultdict):
+        copied = copies[id(value)] = copy.copy(value)  # known before its items, which may hold it
+        items = list(value.items() if isinstance(value, dict) else enumerate(value))
+        for key, item in items:
+            copied[key] = _copied(item, copies)
+    elif _is_holder(value) and _holds_tensors(value):
+        copied = copies[id(value)] = object.__new__(type(value))
+        vars(copied).update({name: _copied(item, copies) for name, item in vars(value).items()})
+    else:
+        copied = value
     copies[id(value)] = copied
     return copied
+
+
+def _is_holder(value: Any) -> bool:
+    """True for an object of a class written in Python with attributes and nothing else, no module and no tensor."""
+    kept = (nn.Module, Tensor, type, ModuleType, torch.Generator)
+    return not isinstance(value, kept) and hasattr(value, "__dict__") and type(value).__new__ is object.__new__
+
+
+def _holds_tensors(value: Any, depth: int = 5) -> bool:
+    """True if a tensor is among the attributes of an object, or their items and attributes, so many steps down."""
+    if isinstance(value, Tensor):
+        return not isinstance(value, nn.Parameter)
+    if isinstance(value, list | tuple | deque):
+        items = list(value)
+    elif isinstance(value, dict):
+        items = list(value.values())
+    else:
+        items = list(vars(value).values()) if _is_holder(value) else []
+    return depth > 0 and any(_holds_tensors(item, depth - 1) for item in items)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from normlab.inspection.written_out import written_norms
 _REDUCTIONS = {"mean", "sum", "amax", "max", "square", "abs", "pow", "clamp_min", "clamp", "reciprocal"}
 _REDUCTIONS |= {"rsqrt", "sqrt", "var", "var_mean", "std", "linalg_vector_norm", "norm"}
 _UNRECOGNIZED = "something like a norm is written out and was not recognized"
+_NO_STREAM = "the stream cannot be told, as the block next to it is unknown"
 
 
 @dataclass(eq=False)
@@ -174,6 +175,8 @@ class Wiring:
             stack.embedding_unknown = "several norms meet before the first block"
         elif any(self._has_tokens(sign) for sign in signs):
             stack.embedding_unknown = _UNRECOGNIZED
+        elif first.unknown:
+            stack.embedding_unknown = _NO_STREAM
 
     def _add_final_norm(self, stack: Stack) -> None:
         """The norm behind the last block: of the whole stream, else of a part of it or of its mean over tokens."""
@@ -190,6 +193,8 @@ class Wiring:
             stack.final_unknown = "several norms stand behind the last block"
         elif any(self._is_unknown_norm(node) for node in reached):
             stack.final_unknown = _UNRECOGNIZED
+        elif stack.blocks[-1].unknown:
+            stack.final_unknown = _NO_STREAM
 
     def lightly_reached(self, node: Node, more: Collection[str] = ()) -> set[Node]:
         """What was made from the node by views, slices, sums, masks and scales, and by the operations of ``more``.

@@ -130,14 +130,15 @@ class _Finder:
     def norm_at(self, node: Node) -> tuple[Node, Node, list[Node], NormReport] | None:
         """The norm whose division is ``node``: of those that fit best, the one that reaches furthest."""
         best: tuple[Node, Node, list[Node], NormReport] | None = None
-        best_fit = (False, 0, False)
+        best_fit = (False, 0, False, False)
         for value, divisor in _quotients(node):
             for source in self.sources(value, divisor):
                 for output, vectors in self.outputs_of(node):
                     inside = self.between(source, output)
                     report = None if inside is None else _measured(source, output, inside)
                     if inside is not None and report is not None:
-                        fit = (report.kind is not None, vectors, report.gain is not Gain.UNKNOWN)
+                        whole = report.groups == 1
+                        fit = (report.kind is not None, vectors, report.gain is not Gain.UNKNOWN, whole)
                         if fit >= best_fit:
                             best, best_fit = (source, output, inside, report), fit
         return best
@@ -151,8 +152,8 @@ class _Finder:
                 yield node
             if node in self.outputs or not (is_handed_through(node) or node.op in _PER_ENTRY):
                 return
-            full = [p for p in node.parents if p.value.shape == node.value.shape]
-            if len(full) != 1:
+            full = [p for p in node.parents if p.value.shape == node.value.shape or is_handed_through(node)]
+            if len(full) != 1 or full[0].value.numel() != node.value.numel():
                 return
             node = full[0]
 
@@ -171,7 +172,7 @@ class _Finder:
         yield node, vectors
         while len(self.users.get(node, [])) == 1:
             (user,) = self.users[node]
-            if not _are_as_many(user.value, node.value):
+            if user.value.numel() != node.value.numel():
                 return
             if user.op in _PER_ENTRY:
                 if not user.parents or (user.op.startswith("div") and user.parents[0] is not node):

@@ -39,7 +39,12 @@ class World:
             dist.broadcast(tensor.detach(), src=0)
         for block in _blocks(model):
             fully_shard(block)
-        return fully_shard(model, reshard_after_forward=True)  # else a pass without a backward leaves it gathered
+        fully_shard(model, reshard_after_forward=True)  # by default a pass without a backward leaves it gathered
+        return model
+
+    def value(self, number: Tensor) -> float:
+        """A number that all processes have alike, also where it came out of their parts."""
+        return (number.full_tensor() if hasattr(number, "full_tensor") else number).item()
 
     def state(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict, dict]:
         """The state of both, whole, whichever process holds its parts; all processes have to ask."""

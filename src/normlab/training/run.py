@@ -161,8 +161,7 @@ class Run:
         """Clip the gradients; returns their norm before."""
         self.scaler.unscale_(self.optimizer)
         largest = math.inf if self.settings.clip is None else self.settings.clip  # infinity multiplies by exactly 1
-        norm = nn.utils.clip_grad_norm_(self.module.parameters(), largest)
-        return (norm.full_tensor() if self.world.sharded else norm).item()
+        return self.world.value(nn.utils.clip_grad_norm_(self.module.parameters(), largest))
 
     # --- when something is not finite -------------------------------------------------------------------------------
 
@@ -172,18 +171,17 @@ class Run:
 
     def loss_error(self, step: int, value: float, batch: Batch) -> NonFiniteError:
         """The loss of a step is NaN or infinite: where in the forward pass did it begin?"""
+        where: str | None = "the inputs of the batch"
         if self.world.sharded:
             where = NOT_LOOKED_FOR
         elif nonfinite.is_finite(batch[0]):
             where = nonfinite.first_output(self.module, lambda: self.own_loss(batch))
-        else:
-            where = "the inputs of the batch"
         return self.error(f"the loss became {value} at step {step}", where or "the loss itself")
 
     def gradient_error(self, step: int, norm: float, batch: Batch) -> NonFiniteError:
         """The gradients of a step are NaN or infinite: where in the backward pass did it begin?"""
         if self.world.sharded:
-            where = NOT_LOOKED_FOR
+            where: str | None = NOT_LOOKED_FOR
         else:
             where = nonfinite.first_gradient(self.module, lambda: self.own_loss(batch))
         return self.error(f"the norm of the gradients became {norm} at step {step}", where or "the sum of squares")
