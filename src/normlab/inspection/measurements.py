@@ -86,7 +86,7 @@ class Depth:
 class Measurements:
     """What the run showed; None and empty where it showed nothing, with the reason in ``missing``.
 
-    ``causal``: no token sees a later one; ``torn_mask``: see :func:`_is_torn`.
+    ``causal``: no token sees a later one; ``torn_mask``: tokens see later ones, but not as in an encoder or a prefix.
     """
 
     norms: list[NormReading] = field(default_factory=list)
