@@ -34,8 +34,8 @@ def curves(ax: Axes, losses: Mapping[str, Sequence[float]], every: int = 5) -> N
     for (name, values), (color, line) in zip(losses.items(), _STYLES):
         means = [fmean(values[i : i + every]) for i in range(0, len(values), every)]
         ax.plot([i * every + every / 2 for i in range(len(means))], means, line, color=color)
-        end = (len(values), means[-1])  # below the line: it falls, so that there is room
-        ax.annotate(name, end, (0, -7), textcoords="offset points", color=color, ha="right", va="top")
+        end = (len(values), max(means[-len(means) // 4 :]))  # above all of the line's last quarter
+        ax.annotate(name, end, (0, 5), textcoords="offset points", color=color, ha="right", va="bottom")
     ax.set(title="Bad training, no NaN", xlabel="step", ylabel="loss (nats)")
 
 
