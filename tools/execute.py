@@ -85,14 +85,14 @@ def execute(path: Path, run: bool = True) -> bool:
     return after != before
 
 
-def run_cells(notebook, folder: Path) -> None:
+def run_cells(notebook, folder: Path, kernel: str = "python3") -> None:
     """Run all cells in a new kernel in ``folder``."""
     from nbclient import NotebookClient
 
     client = NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT_SECONDS,
-        kernel_name="python3",
+        kernel_name=kernel,
         record_timing=False,
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
         resources={"metadata": {"path": str(folder)}},

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -50,7 +51,15 @@ class Recipe:
         """
         if not self.larger:
             raise ValueError(f"record {self.name!r} has no larger settings")
-        return Recipe(f"{self.name}_larger", self.description, self.larger, self.run)
+        return Recipe(f"{self.name}_larger", self.description, self.larger, partial(_on_fastest, self.run))
+
+
+def _on_fastest(run: Callable[..., dict], **setting: Any) -> dict:
+    """A run at a larger size, wherever it takes place: on the GPU, if there is one."""
+    from normlab import device
+
+    with device.larger_settings():
+        return run(**setting)
 
 
 def load(name: str) -> dict:
