@@ -20,6 +20,8 @@ os.environ["PYTHONHASHSEED"] = "0"  # for the kernels; this process has hashed i
 os.environ["TQDM_DISABLE"] = "1"  # progress bars would land in compared outputs
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test-matrix` sets 2 as well
 os.environ.pop("NORMLAB_STRICT_SHOW", None)  # only tools/execute.py refuses values near a rounding border
+for _name in ("NORMLAB_DEVICE", "NORMLAB_LARGER"):  # what is compared is computed on the CPU
+    os.environ.pop(_name, None)
 
 
 def pytest_addoption(parser):

@@ -18,6 +18,8 @@ ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     "TQDM_DISABLE": "1",
     "CUDA_VISIBLE_DEVICES": "",
+    "NORMLAB_DEVICE": "cpu",
+    "NORMLAB_LARGER": "0",
     "NORMLAB_STRICT_SHOW": "1",  # claims.show refuses a value close to a rounding border
 }
 

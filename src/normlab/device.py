@@ -58,7 +58,7 @@ def fastest() -> torch.device:
     for kind, there in (("cuda", torch.cuda.is_available()), ("mps", torch.backends.mps.is_available())):
         if there:
             device = torch.device(kind) if number is None or kind == "mps" else torch.device(kind, int(number))
-            problem = _why_not(device)
+            problem = why_not(device)
             if problem is None:
                 return device
             warnings.warn(f"torch lists {device}, but cannot compute on it ({problem}); going on without it")
@@ -70,12 +70,12 @@ def _named(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise ValueError(f"NORMLAB_DEVICE must be a device such as cpu, cuda, cuda:1 or mps, got {name!r}") from None
-    if problem := _why_not(device):
+    if problem := why_not(device):
         raise ValueError(f"NORMLAB_DEVICE is {name!r}, but torch cannot compute there: {problem}")
     return device
 
 
-def _why_not(device: torch.device) -> str | None:
+def why_not(device: torch.device) -> str | None:
     """Why a product of two small matrices cannot be had on ``device``; None if it can."""
     try:
         product = torch.ones(8, 8, device=device) @ torch.ones(8, 8, device=device)
