@@ -174,7 +174,7 @@ def test_a_report_leaves_the_random_numbers_alone(tmp_path):
 
 NORM_KEYS = "module kind width eps eps_place gain bias cast fraction groups across_tokens".split()
 SUBLAYER_KEYS = """kind placement formula input_norm output_norm post_norm skip_norm input_scale output_scale
-stream_scale qk_norm inner_norms joins_next shares_norm hidden_norm unknown_qk_norm""".split()
+stream_scale sum_scale qk_norm inner_norms joins_next shares_norm hidden_norm unknown_qk_norm""".split()
 STACK_KEYS = "blocks embedding_norm final_norm embedding_unknown final_unknown".split()
 
 

@@ -11,7 +11,7 @@ from tiny_models import tiny
 from torch import nn
 
 import normlab
-from normlab.experiments.tiny_transformers import FAMILIES
+from normlab.experiments.tiny_transformers import FAMILIES, inputs
 from normlab.inspection.diagram import LETTER, WIDTH, as_ranges, kinds_of_blocks, wiring_diagram
 from normlab.inspection.report import LastHidden
 from normlab.placement import Placement
@@ -43,7 +43,7 @@ def lowest(root, css):
 
 def expected(report):
     """The same counts from the report."""
-    total = Counter()
+    total = Counter(reason=not report.stacks)
     for stack in report.stacks:
         outside = (stack.embedding_norm or stack.embedding_unknown, stack.final_norm or stack.final_unknown)
         total["norm"] += sum(map(bool, outside))
@@ -60,7 +60,7 @@ def expected(report):
                 total["norm"] += inside + bool(s.output_norm) + bool(s.input_norm and not shared_before)
                 total["norm"] += bool(s.post_norm and not s.joins_next) + bool(s.skip_norm and not previous_joins)
                 total["scale"] += (s.input_scale != 1) + (s.output_scale != 1)
-                total["scale"] += s.stream_scale != 1 and not previous_joins
+                total["scale"] += (s.stream_scale != 1 and not previous_joins) + (s.sum_scale != 1)
                 previous_joins = s.joins_next
     return total
 
@@ -87,7 +87,24 @@ def check(report):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families(family):
-    check(normlab.inspect(tiny(family)))
+    check(normlab.inspect(tiny(family), **inputs(family)))
+
+
+@pytest.mark.parametrize("scale", [0.5, nn.Parameter(torch.ones(8))])
+def test_a_scaled_sum(scale):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mlp, self.norm = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), nn.LayerNorm(8)
+            self.scale = scale
+
+        def forward(self, x):
+            x = x + self.mlp(self.norm(x))
+            return self.scale * (x + self.mlp(x))
+
+    report = normlab.inspect(nn.Sequential(Scaled(), Scaled()), torch.randn(2, 4, 8))
+    check(report)
+    assert count(drawn(report))["scale"] == 1
 
 
 @pytest.mark.parametrize("placement", Placement)

@@ -6,7 +6,7 @@ builds without them.
 
 import importlib
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # What a learner uses, and the module that each name comes from.
 _NAMES = {
@@ -20,6 +20,7 @@ _NAMES = {
     "Transformer": "normlab.transformer",
     "TransformerConfig": "normlab.config",
     "inspect": "normlab.inspection.report",
+    "doctor": "normlab.inspection.diagnosis",
 }
 
 _MODULES = (
@@ -31,6 +32,7 @@ _MODULES = (
     "cli",
     "config",
     "conventions",
+    "cost",
     "data",
     "device",
     "drills",

@@ -1,14 +1,22 @@
-"""The pages of the book as the table of contents lists them, what their sources hold, and built files."""
+"""The pages of the book as the table of contents lists them, what their sources hold, and built files.
+
+The pages of the package's modules, which the table of contents lists by a pattern, are ``MODULES``: their text is that of
+docstrings.
+"""
 
 import json
 import re
+import sys
 from functools import cache
 from pathlib import Path
 
 import yaml
-from bs4 import BeautifulSoup
+from bs4 import BeautifulSoup, Tag
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "book" / "_ext"))  # the extension `course`
+from course import api  # noqa: E402
+
 GENERATED = re.compile(r"(__pycache__|\.ipynb_checkpoints|\.egg-info)/")
 
 
@@ -29,12 +37,14 @@ DOCUMENTS = _documents(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="ut
 NOTEBOOKS = [name for name in DOCUMENTS if (ROOT / f"{name}.ipynb").exists()]
 CHAPTERS = [name for name in NOTEBOOKS if not name.startswith("notebooks/drills/")]
 PAGES = [f"{name}.html" for name in DOCUMENTS]
-# The drills' pages are made by one directive: those with the most and the fewest mistakes stand for all in a browser.
+MODULES = [page.docname for page in api.pages(ROOT)]
+# The drills' pages are made by one directive, and so are those of the modules: in a browser those with the most and the
+# fewest mistakes, and the longest, stand for all.
 KINDS = [
     name
     for name in DOCUMENTS
     if not name.startswith("book/drills/") or name.endswith(("/rms_norm", "/welford"))
-]
+] + ["book/api/drills.checking"]
 
 
 def is_stale(root: Path) -> bool:
@@ -42,8 +52,8 @@ def is_stale(root: Path) -> bool:
     sources = [root / name for name in ("_config.yml", "_toc.yml", "constraints.txt")]
     for folder in ("book", "notebooks", "src", "tools"):
         sources += [p for p in (root / folder).rglob("*") if not GENERATED.search(p.relative_to(root).as_posix())]
-    built = root / "_build" / "html"  # every build writes the standalone copies, but not every page
-    return _newest([built / "index.html", *built.glob("standalone/*")]) < _newest(sources)
+    finished = root / "_build" / ".doctrees" / "finished"  # as old as the start of the build; gone if it failed
+    return _newest([finished]) < _newest(sources)
 
 
 def _newest(paths) -> float:
@@ -99,6 +109,11 @@ def parsed(path: Path) -> BeautifulSoup:
 
 
 @cache
+def by_id(path: Path) -> dict[str, Tag]:
+    """The elements of a page that have an id."""
+    return {tag["id"]: tag for tag in parsed(path).find_all(id=True)}
+
+
 def identifiers(path: Path) -> set[str]:
     """The ids of a page, to which a link may lead."""
-    return {tag["id"] for tag in parsed(path).find_all(id=True)}
+    return set(by_id(path))

@@ -15,7 +15,7 @@ from statistics import fmean
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from . import tools
+from . import depends, tools
 
 SHELF = ("functional", "norms", "placement", "attention", "transformer")  # what a learner reads
 NO_ROOMS = ("__init__", "__main__")
@@ -26,6 +26,7 @@ WIDTH = 340
 ROW, HEIGHT = 42, 25  # from row to row, of a room
 LETTER, MARGIN = 7, 14  # of a name, and beside it
 LANE, GAP = 10, 8  # a line that passes a row, between neighbors
+LANES = 6  # so many lines can pass a row
 
 Rooms = dict[str, set[str]]
 
@@ -75,7 +76,7 @@ def levels(rooms: Rooms) -> dict[str, int]:
     level, row, taken, before = {}, 0, 0.0, 0
     for room in sorted(rooms, key=lambda room: (depth[room], room)):
         taken += _width(room) + GAP
-        if depth[room] > before or taken > WIDTH - LANE:
+        if depth[room] > before or taken > WIDTH - LANES * LANE:
             row, taken, before = row + 1, _width(room) + GAP, depth[room]
         level[room] = row
     return level
@@ -184,8 +185,7 @@ class House(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         root = Path(self.env.srcdir)
-        for path in (root / "src" / "normlab").rglob("*.py"):
-            self.env.note_dependency(str(path))
+        depends.uses(self.env, "files src/normlab/**/*.py")
         rooms = read_rooms(root)
         try:
             level = levels(rooms)

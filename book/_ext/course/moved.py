@@ -6,7 +6,11 @@ stand on a page of ``TO`` under their old name are found by themselves; ``RENAME
 
 import json
 
+from pathlib import Path
+
 from docutils import nodes
+
+from . import api
 
 TO = {"notebooks/05_placement": ["notebooks/07_why_post_ln_is_hard", "notebooks/08_roads_after"]}
 RENAMED = {  # page: {old fragment: (page, fragment)}
@@ -44,17 +48,34 @@ def _anchors(app, page: str) -> set[str]:
 def moved(app, page: str) -> dict[str, tuple[str, str]]:
     """For each fragment that left ``page``: the page and the fragment where it stands now."""
     here = _anchors(app, page)
-    found = {name: (there, name) for there in reversed(TO[page]) for name in _anchors(app, there)}
-    return {old: new for old, new in {**found, **RENAMED[page]}.items() if old not in here}
+    found = {name: (there, name) for there in reversed(_places(app, page)) for name in _anchors(app, there)}
+    return {old: new for old, new in {**found, **RENAMED.get(page, {})}.items() if old not in here}
+
+
+def _places(app, page: str) -> list[str]:
+    """The pages on which to look for what left ``page``: the reference was one page, and is one for each module."""
+    return [found.docname for found in api.pages(Path(app.srcdir))] if page == api.INDEX else TO.get(page, [])
 
 
 def _lead_on(app, pagename, templatename, context, doctree):
-    if pagename not in TO or not set(TO[pagename]) <= app.env.found_docs:
+    places = _places(app, pagename)
+    if not places or not set(places) <= app.env.found_docs:
         return
     uri = app.builder.get_relative_uri
     places = {old: f"{uri(pagename, page)}#{new}" for old, (page, new) in sorted(moved(app, pagename).items())}
     context["body"] += SCRIPT % json.dumps(places, ensure_ascii=True).replace("</", "<\\/")
 
 
+def _write_again(app, env):
+    """The old page, if one was read on which its fragments may stand."""
+    return [page for page, places in TO.items() if page in env.found_docs and app.course_read.intersection(places)]
+
+
+def _keep_read(app, env, docnames):
+    app.course_read = set(docnames)
+
+
 def setup(app):
+    app.connect("env-before-read-docs", _keep_read)
+    app.connect("env-get-updated", _write_again)
     app.connect("html-page-context", _lead_on)

@@ -11,7 +11,7 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.errors import ExtensionError
 
-from . import claims, tools
+from . import access, claims, depends, tools
 from .questions import _fold, _Texts
 
 SCRIPT = "practice.js"
@@ -31,6 +31,7 @@ def _load(app):
                 app.course_practice[page] = getattr(tools.load(root, "questions"), read)(root)
             except ValueError as problem:
                 raise ExtensionError(f"{page}.yml: {problem}") from problem
+            depends.provide(app, page, app.course_practice[page])
 
 
 def raw(html: str) -> nodes.raw:
@@ -43,6 +44,7 @@ class Cards(_Texts):
     def items(self, page: str) -> list[dict]:
         if page not in self.env.app.course_practice:
             raise self.error(f"there is no {page}.yml")
+        depends.uses(self.env, page)
         return self.env.app.course_practice[page]
 
     def card(self, name: str, title: list[nodes.Node], content: list[nodes.Node], answer: list[nodes.Node]):
@@ -64,7 +66,9 @@ class Cards(_Texts):
     def fieldset(self, name: str, legend: str, options: Options) -> list[nodes.Node]:
         found = [raw(f"<fieldset><legend>{escape(legend)}</legend>")]
         for value, shown in options:
-            found += [raw(f'<label><input type="radio" name="{name}" value="{escape(value)}"> <span>')]
+            formula = all(isinstance(node, nodes.math) for node in shown)  # which names nothing by itself
+            label = f' aria-label="{escape(access.spoken(shown[0].astext()))}"' if formula else ""
+            found += [raw(f'<label><input type="radio" name="{name}" value="{escape(value)}"{label}> <span>')]
             found += [*shown, raw("</span></label>")]
         return [*found, raw("</fieldset>")]
 

@@ -323,6 +323,9 @@ class _Drawing:
         self.add(first.stream_scale, fork)
         self.up(8 + STEP)
         self.on_stream(group[-1].post_norm, None, "")
+        for draw in self.scale(group[-1].sum_scale, STREAM + 2):
+            self.covering(draw)
+            self.up(STEP)
 
     def branch(self, found: SublayerReport, middle: float, width: float, own_norm: bool) -> float:
         """The boxes of one branch; returns where its line ends."""

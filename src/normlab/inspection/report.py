@@ -51,11 +51,12 @@ class SublayerReport:
     ``placement`` is None for a wiring without a name; ``formula`` says what was seen: x stream, F sublayer, N norm
     before it or on the stream, O norm of its output. The norms and scales are the parts of the formula: N on what F
     reads, on the sum (``post_norm``), or on the stream where the skip starts behind it (``skip_norm``); the scales
-    multiply what F reads, what it adds, and the stream, None for a learned one. ``inner_norms`` are those inside F,
-    other than QK-norms. ``joins_next``: it is added to the stream together with the next sublayer, in parallel.
-    ``shares_norm``: N is also the norm of the sublayer in parallel. ``hidden_norm``: F begins or ends with a norm of
-    its own, one that was not recognized or is not on just what F reads or returns, so that the placement cannot be
-    told. ``unknown_qk_norm``: queries, keys or their products are normed in a way that was not recognized.
+    multiply what F reads, what it adds, the stream, and the block's last sum, None for a learned one. ``inner_norms``
+    are those inside F, other than QK-norms. ``joins_next``: it is added to the stream together with the next sublayer,
+    in parallel. ``shares_norm``: N is also the norm of the sublayer in parallel. ``hidden_norm``: F begins or ends
+    with a norm of its own, one that was not recognized or is not on just what F reads or returns, so that the
+    placement cannot be told. ``unknown_qk_norm``: queries, keys or their products are normed in a way that was not
+    recognized.
     """
 
     kind: str
@@ -68,6 +69,7 @@ class SublayerReport:
     input_scale: float | None = 1.0
     output_scale: float | None = 1.0
     stream_scale: float | None = 1.0
+    sum_scale: float | None = 1.0
     qk_norm: QKNormReport | None = None
     inner_norms: tuple[NormReport, ...] = ()
     joins_next: bool = False
@@ -238,6 +240,7 @@ def _block(block: Block) -> BlockReport:
                 sublayer.input_scale,
                 sublayer.output_scale,
                 sublayer.stream_scale,
+                sublayer.sum_scale,
                 _qk_norm(sublayer),
                 tuple(n.report for n in sublayer.inner_norms if n not in at_attention),
                 sublayer.after is None,
