@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 OLDEST_PYTHON ?= python3.11
+PYTHONS ?= python3.11 python3.12 python3.13
 PORT ?= 8000
 NAME ?=
 UPGRADE ?=
@@ -39,7 +40,7 @@ NUMERIC := --ignore=tests/site --ignore=tests/test_packaging.py --ignore=tests/t
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-package normlab \
 	--custom-compile-command "make pins"
 
-.PHONY: help book serve quick test test-all test-matrix test-oldest test-newest lab notebooks record bench drill-score colab sheet deck \
+.PHONY: help book serve quick test test-all test-matrix test-oldest test-newest test-copies test-gpu lab notebooks record bench drill-score colab sheet deck \
 	offline wheel linkcheck pins clean
 .DEFAULT_GOAL := help
 
@@ -97,6 +98,12 @@ test-oldest:  ## run tests and notebooks with the oldest versions that are allow
 test-newest:  ## the same with the newest versions of everything, in .venv-newest
 	@mkdir -p _build && : > _build/newest.txt  # no pins
 	@$(MAKE) --no-print-directory oldest VENV=.venv-newest CONSTRAINTS=_build/newest.txt
+
+test-copies: $(TEST_READY)  ## run every standalone copy twice with each of PYTHONS, in .venvs (COPIES="--versions newest --once")
+	$(PY) tools/run_copies.py $(PYTHONS) --torch-index $(TORCH_CPU_INDEX) $(COPIES)
+
+test-gpu: $(TEST_READY)  ## run the CUDA tests, all notebooks and the timings on the GPU, if there is one
+	$(PY) tools/try_gpu.py
 
 .PHONY: oldest
 # A cell must not raise; its outputs may differ from the committed ones. Types, pages and copies are those of the pins.

@@ -30,9 +30,10 @@ def trial(tmp_path, monkeypatch):
 
     def run(*runs, committed, peak=0.5):
         nbformat.write(V4.new_notebook(cells=committed), tmp_path / "a.ipynb")
+        stored = run_copies.committed(tmp_path / "a.ipynb")
         left = iter(runs)
         monkeypatch.setattr(run_copies, "run_once", lambda *_: ([run_copies.shown(c) for c in next(left)], peak))
-        return run_copies.try_copy(tmp_path / "copy.ipynb", tmp_path / "a.ipynb", len(runs))
+        return run_copies.try_copy(tmp_path / "copy.ipynb", stored, len(runs))
 
     return run
 
@@ -64,12 +65,15 @@ def test_memory_above_the_limit(trial):
     assert trial(one, committed=one, peak=12.5).problems == ["took 12.5 GB, more than 12"]
 
 
-def test_a_cell_that_raises_ends_the_copy(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "error, said", [(RuntimeError("many lines\nValueError: no"), "ValueError: no"), (AssertionError(), "AssertionError")]
+)
+def test_a_cell_that_raises_ends_the_copy(tmp_path, monkeypatch, error, said):
     def fail(*_):
-        raise RuntimeError("many lines\nValueError: no")
+        raise error
 
     monkeypatch.setattr(run_copies, "run_once", fail)
-    assert run_copies.try_copy(tmp_path / "a", tmp_path / "a", 2).problems == ["ValueError: no"]
+    assert run_copies.try_copy(tmp_path / "a", [], 2).problems == [said]
 
 
 @pytest.mark.parametrize("versions, status", [("pins", False), ("newest", True)])

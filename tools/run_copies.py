@@ -139,8 +139,13 @@ def without_pictures(outputs: list) -> list:
     return json.loads(re.sub(r"(<\?xml.*?)?<svg.*?</svg>(\\n)*", "SVG", json.dumps(outputs)))
 
 
-def try_copy(copy: Path, committed: Path, runs: int) -> Result:
-    """Run a copy so many times in folders of its own, and compare."""
+def committed(notebook: Path) -> list[list]:
+    """What the code cells of a notebook show as it is committed."""
+    return [shown(cell) for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code"]
+
+
+def try_copy(copy: Path, stored: list[list], runs: int) -> Result:
+    """Run a copy so many times in folders of its own, and compare the runs, and the first with what is stored."""
     result, outputs = Result(), []
     for _ in range(runs):
         with tempfile.TemporaryDirectory() as folder:
@@ -148,7 +153,7 @@ def try_copy(copy: Path, committed: Path, runs: int) -> Result:
             try:
                 cells, peak = run_once(copy, Path(folder))
             except Exception as problem:  # a cell raised, or the kernel died
-                result.problems.append(str(problem).strip().splitlines()[-1])
+                result.problems.append((str(problem).strip() or type(problem).__name__).splitlines()[-1])
                 return result
             result.seconds.append(time.perf_counter() - start)
             result.peak_gb = max(result.peak_gb, peak)
@@ -158,13 +163,12 @@ def try_copy(copy: Path, committed: Path, runs: int) -> Result:
             result.problems.append(f"code cell {number} differs from run to run")
     if result.peak_gb > LIMIT_GB:
         result.problems.append(f"took {result.peak_gb:.1f} GB, more than {LIMIT_GB}")
-    stored = [shown(cell) for cell in nbformat.read(committed, as_version=4).cells if cell.cell_type == "code"]
     result.differs = sum(without_pictures(a) != without_pictures(b) for a, b in zip(outputs[0], stored, strict=True))
     return result
 
 
-def try_interpreter(python: str, versions: str, copies: dict[Path, Path], runs: int, index: str | None = None) -> bool:
-    """Run the copies (copy -> the notebook it was made of) with one interpreter and print a table; False if one fails."""
+def try_interpreter(python: str, versions: str, copies: dict[Path, list], runs: int, index: str | None = None) -> bool:
+    """Run the copies (copy -> what is committed) with one interpreter and print a table; False if one fails."""
     try:
         inside = environment(python, versions, index)
     except RuntimeError as problem:
@@ -187,7 +191,7 @@ def try_interpreter(python: str, versions: str, copies: dict[Path, Path], runs: 
                 print(f"{python}: torch cannot be imported: {told.stderr.strip().splitlines()[-1]}", flush=True)
                 return False
             print(f"{python}: Python and torch {told.stdout.strip()} ({versions})", flush=True)
-            good = [_tell(copy, try_copy(copy, source, runs), versions) for copy, source in copies.items()]
+            good = [_tell(copy, try_copy(copy, stored, runs), versions) for copy, stored in copies.items()]
             return all(good)
         finally:
             os.environ.clear()
@@ -219,9 +223,9 @@ def main(arguments: list[str]) -> int:
     if unknown:
         parser.error(f"no such notebook: {min(unknown)}; there are {', '.join(sources)}")
     with tempfile.TemporaryDirectory() as folder:
-        copies = {copy: sources[copy.name] for copy in write_copies(ROOT, Path(folder))}
-        if options.copies:
-            copies = {copy: source for copy, source in copies.items() if copy.stem in options.copies}
+        written = write_copies(ROOT, Path(folder))
+        chosen = [copy for copy in written if not options.copies or copy.stem in options.copies]
+        copies = {copy: committed(sources[copy.name]) for copy in chosen}  # now: the repository may change meanwhile
         runs = 1 if options.once else 2
         good = [try_interpreter(python, options.versions, copies, runs, options.torch_index) for python in options.pythons]
     return 0 if all(good) else 1

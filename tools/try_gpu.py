@@ -54,7 +54,7 @@ def run_notebook(path: Path) -> dict:
             run_cells(notebook, Path(folder))
             peak = round(float(notebook.cells[-1].outputs[0].text), 3)
         except Exception as error:  # a cell raised, or the kernel died
-            problem = str(error).strip().splitlines()[-1]
+            problem = (str(error).strip() or type(error).__name__).splitlines()[-1]
     if peak is not None and peak > LIMIT_GB:
         problem = f"took {peak} GB, more than {LIMIT_GB}"
     return {"seconds": round(time.perf_counter() - start), "peak_gb": peak, "problem": problem}

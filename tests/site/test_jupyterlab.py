@@ -173,7 +173,6 @@ def test_a_reader_runs_all_moves_the_slider_and_solves_an_exercise(browser, lab,
     last = int(moved.get_attribute("max"))
     assert int(moved.input_value()) == last and line.inner_text() != before
     at_the_end = line.inner_text()
-    print(page.evaluate("document.activeElement.outerHTML.slice(0, 200)"))
     page.keyboard.press("ArrowLeft")
     assert int(moved.input_value()) == last - 1 and line.inner_text() != at_the_end
 

@@ -399,5 +399,6 @@ RECORDS = (
         "streams of small Pre-LN models before and after training on Hamlet, float32, one thread",
         [{"variant": variant, "seed": seed, **SETTINGS} for variant in VARIANTS for seed in range(5)],
         lambda **setting: small_models.five_digits(train_small_model(**setting, progress=f"{setting['variant']} {setting['seed']}")),
+        larger=grid(variant=list(VARIANTS), seed=range(5), layers=[48], width=[256], steps=[3000], lr=[1e-3]),
     ),
 )

@@ -8,7 +8,7 @@ says what the run would take, and nothing else changes. The settings are the lar
 import copy
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from inspect import signature
 
 import torch
@@ -30,6 +30,10 @@ class Cost:
     parameters: int
     operations: float  #: of all steps
     memory_gb: float  #: at its peak, without what the libraries take
+
+    def with_blocks(self, layers: int, two: "Cost") -> "Cost":
+        """The cost with so many blocks, from this one's with one block and that of ``two``: each adds as much."""
+        return Cost(*(a + (layers - 1) * (b - a) for a, b in zip(astuple(self), astuple(two))))
 
     def __str__(self) -> str:
         return f"{self.parameters / 1e6:.1f} million parameters, {self.operations:.1e} operations, about {self.memory_gb:.1f} GB"
@@ -54,7 +58,7 @@ def offer(name: str, recipes: Iterable[Recipe], build: Callable[..., Transformer
     Args:
         name: the record.
         recipes: those of the chapter.
-        build: makes the model that is trained, from those of the settings that it takes.
+        build: makes the model that is trained, from those of the settings that it takes; ``layers`` is one of them.
 
     Raises:
         ValueError: no such recipe, or one without larger settings; the run needs more memory than the device has.
@@ -64,16 +68,17 @@ def offer(name: str, recipes: Iterable[Recipe], build: Callable[..., Transformer
         raise ValueError(f"no recipe {name!r} among those given")
     larger = recipe.at_larger_size()
     setting = larger.settings[0]
-    model = build(**{key: value for key, value in setting.items() if key in signature(build).parameters})
-    needs = cost(model, setting["steps"])
-    size = f"{model.config.layers} blocks of width {model.config.width}, {setting['steps']:,} steps"
+    sizes = {key: value for key, value in setting.items() if key in signature(build).parameters}
+    one, two = (cost(build(**sizes | {"layers": layers}), setting["steps"]) for layers in (1, 2))
+    needs = one.with_blocks(setting["layers"], two)
+    size = f"{setting['layers']} blocks of width {setting['width']}, {setting['steps']:,} steps"
     if not device.larger():
         print(f"Larger: {size}; {needs}. Off; NORMLAB_LARGER=1 turns it on.")
         return None
     place = device.pick()
     if place.type == "cuda" and needs.memory_gb > (free := torch.cuda.mem_get_info(place)[0] / 1e9):
         raise ValueError(f"the larger run needs about {needs.memory_gb:.1f} GB, {place} has {free:.1f} GB free")
-    minutes = seconds_per_step(model, place) * setting["steps"] / 60
+    minutes = seconds_per_step(build(**sizes), place) * setting["steps"] / 60
     print(f"Larger, on {place}: {size}; {needs}.")
     print(f"About {minutes:.1f} minutes, from {TIMED_STEPS} steps timed here; interrupt the kernel to stop.", flush=True)
     return larger.run(**setting)
