@@ -1,4 +1,4 @@
-"""Addresses that were given away keep working: chapter 5 and the reference were divided, and their fragments followed."""
+"""Addresses that were given away keep working: chapters 5 and 8 and the reference were divided, their fragments followed."""
 
 import json
 
@@ -16,6 +16,10 @@ OLD = {
         qk-norm-and-logit-growth-at-high-learning-rates what-real-models-do in-the-interview traps
         exercise-3-which-half-must-shrink exercise-4-a-bound-of-your-choice what-this-chapter-settled
         claim-post-norms-shut claim-adam-first-step claim-roads-quality claim-qk-norm-bound claim-identity-path
+    """.split(),
+    "notebooks/08_roads_after": """
+        what-real-models-do claim-two-knobs claim-3-standard claim-minimax-deepnorm claim-3-llama-recipe
+        claim-qk-norm-exists claim-3-attn-64x who-ends-lower claim-roads-quality
     """.split(),
     "book/api": """
         formulas-functional layers-norms settings-of-a-transformer-config where-nan-began-training-nonfinite

@@ -14,6 +14,7 @@ calculator     the directive ``{calculator}``: the tables and the script of its 
 checklist      the directives ``{checklist…}``: what to do before Monday, with its minutes
 api            the directive ``{api}``: the package's reference, from its docstrings
 claims         the claims file, the role ``{claim}``, the directive ``{claims-ledger}``
+tables         large result tables that a reader filters and sorts
 search         a search that finds numbers and symbols
 sources        what a claim's sources are called on the pages
 moved          old addresses that keep working
@@ -55,12 +56,13 @@ from . import (
     search,
     storage,
     sweep,
+    tables,
     takeaway,
 )
 
 PARTS = (
     access, depends, api, buttons, calculator, checklist, claims, drills, house, mathematics, mock, moved, offline,
-    outputs, policy, practice, questions, rounds, search, storage, sweep, takeaway,
+    outputs, policy, practice, questions, rounds, search, storage, sweep, tables, takeaway,
 )
 
 # A change of these concerns all pages: they are read anew. What single pages are made from is in `depends`.

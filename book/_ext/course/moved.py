@@ -5,14 +5,16 @@ stand on a page of ``TO`` under their old name are found by themselves; ``RENAME
 """
 
 import json
-
 from pathlib import Path
 
 from docutils import nodes
 
 from . import api
 
-TO = {"notebooks/05_placement": ["notebooks/07_why_post_ln_is_hard", "notebooks/08_roads_after"]}
+TO = {
+    "notebooks/05_placement": ["notebooks/07_why_post_ln_is_hard", "notebooks/08_roads_after", "notebooks/09_census"],
+    "notebooks/08_roads_after": ["notebooks/09_census"],
+}
 RENAMED = {  # page: {old fragment: (page, fragment)}
     "notebooks/05_placement": {
         "why-is-post-ln-hard": ("notebooks/07_why_post_ln_is_hard", "the-case-one-setting-two-placements"),

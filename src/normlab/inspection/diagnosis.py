@@ -55,7 +55,7 @@ class Diagnosis:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The ids of the findings, keys of :data:`normlab.inspection.findings.KINDS`, each once."""
+        """The ids of the findings, keys of ``KINDS`` of :mod:`normlab.inspection.findings`, each once."""
         return tuple(dict.fromkeys(finding.id for finding in self.findings))
 
     @property

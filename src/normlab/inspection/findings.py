@@ -22,7 +22,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong or suspicious: ``id`` is a key of :data:`KINDS`, ``text`` has the measured numbers."""
+    """One thing that is wrong or suspicious: ``id`` is a key of ``KINDS``, ``text`` has the measured numbers."""
 
     id: str
     text: str
