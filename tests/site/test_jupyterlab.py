@@ -172,6 +172,9 @@ def test_a_reader_runs_all_moves_the_slider_and_solves_an_exercise(browser, lab,
     page.mouse.click(box["x"] + box["width"] - 2, box["y"] + box["height"] / 2)
     last = int(moved.get_attribute("max"))
     assert int(moved.input_value()) == last and line.inner_text() != before
+    at_the_end = line.inner_text()
+    page.keyboard.press("ArrowLeft")  # which folds a heading where the slider does not keep it
+    assert int(moved.input_value()) == last - 1 and line.inner_text() != at_the_end
 
     number = next(n for n, cell in enumerate(cells) if "".join(cell["source"]).startswith("def my_llama_norm"))
     given = "".join(cells[number]["source"])
