@@ -89,7 +89,8 @@ def test_a_chapter_in_jupyterlab(browser, lab, tmp_path):
     modified = stored.stat().st_mtime_ns
     page.keyboard.press("Control+s")
     deadline = time.monotonic() + 20
-    while stored.stat().st_mtime_ns == modified and time.monotonic() < deadline:
+    # While it is being written, it is empty.
+    while (stored.stat().st_mtime_ns == modified or stored.read_bytes() != before) and time.monotonic() < deadline:
         page.wait_for_timeout(200)
     assert stored.stat().st_mtime_ns != modified, "nothing was saved"
     assert stored.read_bytes() == before
