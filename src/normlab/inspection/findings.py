@@ -127,7 +127,8 @@ KINDS: dict[str, Kind] = {
     "rows-leak": Kind(Severity.ERROR, "look for a sum, a mean or a sort over the rows of the batch.", _BATCHNORM),
     "padding-leaks": Kind(
         Severity.ERROR,
-        "hide padded keys from every query: the type's minimum where the mask is 0 (-inf makes NaN of an all-hidden row).",
+        "hide padded keys from every query: the type's minimum where the mask is 0 "
+        "(-inf makes NaN of a row that sees nothing).",
         _BREAKS,
     ),
     "mask-hides-tokens": Kind(
