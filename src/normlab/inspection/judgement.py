@@ -127,7 +127,7 @@ def _gains(seen: Measurements) -> Iterator[tuple[str, str]]:
     if not least <= middle <= most:
         yield (
             "gain-convention",
-            f"the median gain (rms) of the {len(sizes)} norms is {number(middle)}; the healthy small models have about 1"
+            f"the median gain (rms) of the {len(sizes)} norms is {number(middle)}; healthy small models have about 1"
             + (": gains stored as w near 1 and read as 1 + w give 2." if middle > most else "")
             + (": gains stored as 1 + w and read as w give about 0." if middle < least else ""),
         )
