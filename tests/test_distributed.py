@@ -1,7 +1,7 @@
 """The same script, alone and in two gloo processes on the CPU that torchrun starts.
 
 torch takes seconds to import in each process. So torchrun starts one of the pairs; the others, and the process that is
-alone, are forked from one that has imported torch, with the variables that torchrun would set.
+alone, are forked (on Linux) from one that has imported torch, with the variables that torchrun would set.
 """
 
 import json
@@ -170,7 +170,8 @@ def run(new_part, env):
 
 def fork(part, *environments):
     # How the processes end: 0, or what they died of. After the first death the others have 10 seconds.
-    started = [multiprocessing.get_context("fork").Process(target=run, args=(part, env)) for env in environments]
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    started = [context.Process(target=run, args=(part, env)) for env in environments]
     for process in started:
         process.start()
     for process in reversed(started):  # the second is the one that is killed
@@ -184,7 +185,9 @@ def pair(part, **env):
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
     return fork(part, *({"RANK": rank, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "2"} | place | env for rank in "01"))
 
-if "RANK" in os.environ:  # under torchrun
+if __name__ != "__main__":  # spawned
+    pass
+elif "RANK" in os.environ:  # under torchrun
     run("whole", {})
 else:
     import torch._dynamo, torch.distributed.checkpoint.state_dict, torch.distributed.fsdp  # what training imports on its way
@@ -222,7 +225,7 @@ def folder(tmp_path_factory):
     assert (ends["alone"], ends["sharded"]) == ([0], [0, 0]), said
     for name in ("killed", "killed_sharded"):
         first, second = ends[name]
-        assert first != 0 and second == -signal.SIGKILL, said
+        assert first != 0 and second == (1 if os.name == "nt" else -signal.SIGKILL), said
     start(*TORCHRUN)  # goes on where the pair that was killed stood
     return folder
 
