@@ -5,7 +5,6 @@ stand on a page of ``TO`` under their old name are found by themselves; ``RENAME
 """
 
 import json
-
 from pathlib import Path
 
 from docutils import nodes

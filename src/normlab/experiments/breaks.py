@@ -5,7 +5,12 @@ is in the state in which the fault is looked for: before training, after it, or 
 Models have width 32 and 4 heads and read characters of *Hamlet*, 16 passages of 32 a step, on the CPU.
 """
 
+import contextlib
 import copy
+import io
+import math
+import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,8 +21,9 @@ from torch import Tensor, nn
 
 from normlab import data, device, norms, optimizers, training
 from normlab.attention import SelfAttention
-from normlab.experiments import faulty_runs, small_models
+from normlab.experiments import faulty_runs, small_models, tiny_transformers
 from normlab.placement import Residual
+from normlab.record import Recipe, grid
 from normlab.transformer import MLP, Transformer
 
 RATE = 3e-3
@@ -49,11 +55,12 @@ def train(
     optimizer: torch.optim.Optimizer | None = None,
     batches: Batches | None = None,
     loss: Loss = training.next_token_loss,
+    each_step: Callable[[int], object] = lambda step: None,
 ) -> list[float]:
     """Train in place, with AdamW without decay unless an optimizer is given; the loss of each step.
 
     A tenth of the steps warms up, a cosine ends at 0, gradients are clipped at 1; afterwards the optimizer has its
-    peak rates again. ``loss(model, *batch)`` is called with what ``batches`` draws.
+    peak rates again. ``loss(model, *batch)`` is called with what ``batches`` draws, ``each_step`` after every step.
     """
     if optimizer is None:
         optimizer = torch.optim.AdamW(model.parameters(), RATE, betas=BETAS, weight_decay=0.0)
@@ -71,6 +78,7 @@ def train(
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             curve.append(value.item())
+            each_step(step)
     for group, peak in zip(optimizer.param_groups, peaks):
         group["lr"] = peak
     return curve
@@ -105,6 +113,13 @@ def examined(model: nn.Module, **rest: Any) -> Case:
     return Case(model, small_models.passages()[0], held_out_loss(model), **rest)
 
 
+def before_training(model: nn.Module, steps: int, seed: int) -> Case:
+    """A case with the model as it is; loss and curve are those of a copy after ``steps``."""
+    copied = copy.deepcopy(model)
+    curve = train(copied, steps, seed)
+    return Case(model, small_models.passages()[0], held_out_loss(copied), curve=curve)
+
+
 @cache
 def lines(part: str, batch: int, longest: int) -> Batches:
     """Batches of lines of the play's part "train" or "val", cut to ``longest``: inputs, targets and mask."""
@@ -119,6 +134,11 @@ def examined_on_lines(model: nn.Module, padded: Callable[..., tuple[Tensor, ...]
     with device.single_thread():
         loss = training.next_token_loss(model, inputs, targets, mask).item()
     return Case(model, {"ids": inputs, "attention_mask": mask}, loss, curve=curve)
+
+
+def of_kind(model: nn.Module, kind: type) -> list:
+    """The modules of a kind, in order."""
+    return [module for module in model.modules() if isinstance(module, kind)]
 
 
 # --- numbers that do not fit -----------------------------------------------------------------------
@@ -138,7 +158,9 @@ def half_overflow(faulty: bool, seed: int = 0, steps: int = 300) -> Case:
     model = trained(seed, steps).model
     if faulty:
         with torch.no_grad():
-            of_kind(model, MLP)[1].down.weight.mul_(2.0**18)
+            mlp = of_kind(model, MLP)[1]
+            mlp.up.weight.mul_(2.0**8)
+            mlp.down.weight.mul_(2.0**11)
     return examined(model.half())
 
 
@@ -152,24 +174,26 @@ def written_in_half(x: Tensor, eps: float) -> Tensor:
 
 
 def eps_below_smallest(faulty: bool, seed: int = 0, steps: int = 300) -> Case:
-    """After loading. A trained model in float16 whose padding character has a zero vector; ε = 1e-8, healthy 1e-6."""
+    """After loading. A trained model in float16, ε = 1e-8, a character with a zero vector. Healthy: float32 inside."""
     model = trained(seed, steps).model
     with torch.no_grad():
         model.token_embedding.weight[data.corpus().vocabulary.index("\n")] = 0.0
         model.position_embedding.weight.zero_()  # type: ignore[union-attr]  # or the stream would not be 0
-    faulty_runs.with_formula(model, written_in_half, HalfNorm)
-    for norm in of_kind(model, HalfNorm):
-        norm.eps = 1e-8 if faulty else 1e-6
+    for norm in of_kind(model, norms.RMSNorm):
+        norm.eps = 1e-8
+    if faulty:
+        faulty_runs.with_formula(model, written_in_half, HalfNorm)
     return examined(model.half())
 
 
-def eps_above_signal(faulty: bool, seed: int = 0) -> Case:
-    """Before training. Embeddings times 1e-3, and an ε of 1e-5, ten times their mean square; healthy 1e-12."""
+def eps_above_signal(faulty: bool, seed: int = 0, steps: int = 150) -> Case:
+    """Before training (loss and curve: a trained copy). Embeddings times 1e-3, ε ten times their mean square, 1e-5;
+    healthy: 1e-12."""
     model = fresh(seed, eps=1e-5 if faulty else 1e-12)
     with torch.no_grad():
         for table in model.embedding_tables():
             table.weight.mul_(1e-3)
-    return examined(model)
+    return before_training(model, steps, seed)
 
 
 def eps_outside(faulty: bool, seed: int = 0) -> Case:
@@ -315,15 +339,13 @@ def runaway_logits(faulty: bool, seed: int = 0, steps: int = 200) -> Case:
 
 
 def large_weights(faulty: bool, seed: int = 0, steps: int = 150) -> Case:
-    """Before training (the curve is that of a copy). 8 blocks, all of their matrices drawn 4 times too large."""
+    """Before training (loss and curve: a trained copy). 8 blocks, all of their matrices drawn 4 times too large."""
     model = fresh(seed, layers=8)
     if faulty:
         with torch.no_grad():
             for linear in of_kind(model.blocks, nn.Linear):  # type: ignore[arg-type]
                 linear.weight.mul_(4.0)
-    copied = copy.deepcopy(model)
-    curve = train(copied, steps, seed)
-    return Case(model, small_models.passages()[0], held_out_loss(copied), curve=curve)
+    return before_training(model, steps, seed)
 
 
 def post_stuck(faulty: bool, seed: int = 0, steps: int = 200) -> Case:
@@ -392,21 +414,333 @@ FAULTS: dict[str, Callable[..., Case]] = {
     "mean of means": unequal_means,
     "decay on gains": decayed_gains,
 }
-# What nobody can see in a model, a batch and an optimizer: the loop holds the fault, or only the original does.
+# Steps of training that are enough for the one measurement; the others are planted in a model after 300 steps.
+QUICK = {
+    "ε above the signal": 0,
+    "gains stuck in bfloat16": 50,
+    "mask inverted": 60,
+    "final norm forgotten": 20,
+    "norm over tokens": 20,
+    "norm twice": 20,
+    "attention logits run away": 60,
+    "weights too large": 0,
+    "stuck at single characters": 80,
+    "mean of means": 0,
+    "decay on gains": 0,
+}
+# What nobody can see in a model, a batch and an optimizer.
 ONLY_IN_THE_LOOP = ("mean of means",)
 ONLY_AGAINST_THE_ORIGINAL = ("cast order",)
+# What the doctor's finding is called, of the others.
+FINDINGS = {
+    "squares in float16": "norm-overflow",
+    "sum beyond float16": "nonfinite-forward",
+    "ε below the smallest number": "eps-vanishes",
+    "ε above the signal": "eps-too-large",
+    "ε outside the root": "nonfinite-backward",
+    "gains stuck in bfloat16": "gains-cannot-move",
+    "1 + w read as w": "gain-convention",
+    "w read as 1 + w": "gain-convention",
+    "mask inverted": "mask-hides-tokens",
+    "final norm forgotten": "final-norm-missing",
+    "norm over tokens": "norm-across-tokens",
+    "norm twice": "norm-twice",
+    "dead gain": "gain-dead",
+    "attention logits run away": "attention-logits",
+    "weights too large": "attention-logits",
+    "stuck at single characters": "context-ignored",
+    "decay on gains": "decay-on-gains",
+}
+
+
+def quick(name: str, faulty: bool = True, seed: int = 0) -> Case:
+    """:func:`planted` with no more training than the one measurement needs."""
+    return planted(name, faulty, seed, **({"steps": QUICK[name]} if name in QUICK else {}))
 
 
 def planted(name: str, faulty: bool = True, seed: int = 0, **steps: int) -> Case:
-    """The fault of that name, or its healthy control; ``steps`` of its training, None for the usual number.
+    """The fault of that name, or its healthy control; ``steps=`` sets the length of its training.
 
     Raises ValueError for an unknown name.
     """
     if name not in FAULTS:
         raise ValueError(f"fault must be one of {', '.join(FAULTS)}, got {name!r}")
-    return FAULTS[name](faulty, seed, **steps)
+    return copy.deepcopy(_planted(name, faulty, seed, tuple(steps.items())))
 
 
-def of_kind(model: nn.Module, kind: type) -> list:
-    """The modules of a kind, in order."""
-    return [module for module in model.modules() if isinstance(module, kind)]
+@cache
+def _planted(name: str, faulty: bool, seed: int, steps: tuple) -> Case:
+    return FAULTS[name](faulty, seed, **dict(steps))
+
+
+# --- one measurement for each -----------------------------------------------------------------------
+
+
+def calls_of_norms(model: nn.Module, batch: Tensor | dict[str, Tensor]) -> list[tuple[nn.Module, Tensor, Tensor]]:
+    """(norm, input, output) of every call of a norm on the stream or on heads, in order."""
+    found: list[tuple[nn.Module, Tensor, Tensor]] = []
+
+    def keep(norm: nn.Module, args: tuple, output: Tensor) -> None:
+        found.append((norm, args[0], output))
+
+    norms_ = [m for m in model.modules() if optimizers.is_norm(m) and not isinstance(m, norms.Identity)]
+    handles = [norm.register_forward_hook(keep) for norm in norms_]
+    try:
+        with torch.no_grad():
+            call(model, batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def call(model: nn.Module, batch: Tensor | dict[str, Tensor]) -> Tensor:
+    """Logits of a batch as a :class:`Case` has it."""
+    with device.single_thread():
+        return model(**batch) if isinstance(batch, dict) else model(batch)
+
+
+def error_of_norms(case: Case) -> float:
+    """Largest relative error of a norm against the same formula in float64 on the same input."""
+    errors = []
+    for norm, x, y in calls_of_norms(case.model, case.batch):
+        wide = norm.weight.double() * faulty_runs.in_float32(x.double(), norm.eps)  # type: ignore[operator, arg-type]
+        errors.append(((y - wide).pow(2).mean() / wide.pow(2).mean()).sqrt().item())
+    return max(errors)
+
+
+def eps_share(case: Case) -> float:
+    """ε / (mean square + ε), mean over tokens, of the norm where it is largest."""
+    shares = []
+    for norm, x, _ in calls_of_norms(case.model, case.batch):
+        mean_square = x.double().pow(2).mean(-1)
+        shares.append((norm.eps / (mean_square + norm.eps)).mean().item())  # type: ignore[operator]
+    return max(shares)
+
+
+def eps_as_used(case: Case) -> float:
+    """The ε of the first norm in the dtype in which it is added."""
+    norm = next(module for module in case.model.modules() if hasattr(module, "eps"))
+    dtype = norm.weight.dtype if isinstance(norm, HalfNorm) else torch.float32  # type: ignore[union-attr]
+    return torch.tensor(norm.eps, dtype=dtype).item()  # type: ignore[arg-type]
+
+
+def gains(model: nn.Module) -> list[Tensor]:
+    """The gains of the norms, in order."""
+    found = (getattr(m, "weight", None) for m in model.modules() if optimizers.is_norm(m))
+    return [weight.detach().float() for weight in found if weight is not None]
+
+
+def moved_gains(case: Case) -> float:
+    """Share of the entries of gains that are no longer 1."""
+    return (torch.cat(gains(case.model)) != 1).float().mean().item()
+
+
+def typical_gain(case: Case) -> float:
+    """Median over the norms of the root mean square of their gains."""
+    return torch.stack([gain.pow(2).mean().sqrt() for gain in gains(case.model)]).median().item()
+
+
+def smallest_gain(case: Case) -> float:
+    """Root mean square of the gains of the norm where it is smallest, over the typical one."""
+    return min(gain.pow(2).mean().sqrt().item() for gain in gains(case.model)) / typical_gain(case)
+
+
+def first_token_counts(case: Case) -> float:
+    """Largest change of later logits, in their standard deviations, when the first real token of a line changes."""
+    ids, mask = case.batch["ids"], case.batch["attention_mask"].bool()  # type: ignore[index]
+    first = mask & (mask.cumsum(1) == 1)
+    other = torch.where(first, (ids + 1) % len(data.corpus().vocabulary), ids)
+    later = mask & ~first
+    with torch.no_grad():
+        before, after = (call(case.model, {"ids": i, "attention_mask": mask})[later] for i in (ids, other))
+    return ((after - before).abs().max() / before.std()).item()
+
+
+def spread_at_head(case: Case) -> float:
+    """Standard deviation over tokens of the size of what the head reads, over its mean."""
+    seen: list[Tensor] = []
+    handle = case.model.head.register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))  # type: ignore[union-attr, operator]
+    with torch.no_grad():
+        call(case.model, case.batch)
+    handle.remove()
+    sizes = seen[0].pow(2).mean(-1).sqrt()
+    return (sizes.std() / sizes.mean()).item()
+
+
+def later_tokens_count(case: Case) -> float:
+    """Largest change of earlier logits, in their standard deviations, when the second half of a passage changes."""
+    return faulty_runs.influence_of_later(case.model)
+
+
+def norms_of_norms(case: Case) -> float:
+    """How many norms receive, bit for bit, what another norm has just given out."""
+    found = calls_of_norms(case.model, case.batch)
+    return sum(any(torch.equal(x, y) for _, _, y in found[:i]) for i, (_, x, _) in enumerate(found))
+
+
+def largest_logit(case: Case) -> float:
+    """Largest attention logit, before mask and softmax."""
+    found: list[float] = []
+
+    def keep(attention: nn.Module, args: tuple, _: Tensor) -> None:
+        found.append(attention.logits(args[0]).abs().max().item())  # type: ignore[operator]
+
+    handles = [a.register_forward_hook(keep) for a in of_kind(case.model, SelfAttention)]
+    with torch.no_grad():
+        call(case.model, case.batch)
+    for handle in handles:
+        handle.remove()
+    return max(found)
+
+
+def context_share(case: Case) -> float:
+    """Share of the variance of the centered logits that lies between positions, not between characters."""
+    with torch.no_grad():
+        logits = call(case.model, case.batch).double()
+    centered = logits - logits.mean(-1, keepdim=True)
+    alone = centered - centered.mean((0, 1), keepdim=True)
+    return (alone.pow(2).sum() / centered.pow(2).sum()).item()
+
+
+def difference_of_means(case: Case) -> float:
+    """How far the model's training loss of a batch of unequal micro-batches lies from the loss over its tokens."""
+    (parts,) = micro_batches(torch.Generator().manual_seed(7))
+    with torch.no_grad():
+        return abs((mean_of_means(case.model, parts) - mean_over_tokens(case.model, parts)).item())
+
+
+def decaying_norms(case: Case) -> float:
+    """How many parameters of norms stand in groups of the optimizer that decay."""
+    of_norms = {id(p) for m in case.model.modules() if optimizers.is_norm(m) for p in m.parameters(recurse=False)}
+    groups = case.optimizer.param_groups  # type: ignore[union-attr]
+    return sum(id(p) in of_norms for group in groups if group["weight_decay"] > 0 for p in group["params"])
+
+
+def equal_logits(case: Case, other: Case) -> float:
+    """Share of the logits of two models that are equal bit for bit."""
+    with torch.no_grad():
+        return (call(case.model, case.batch) == call(other.model, case.batch)).float().mean().item()
+
+
+READINGS: dict[str, Callable[[Case], float]] = {
+    "squares in float16": error_of_norms,
+    "ε below the smallest number": eps_as_used,
+    "ε above the signal": eps_share,
+    "gains stuck in bfloat16": moved_gains,
+    "1 + w read as w": typical_gain,
+    "w read as 1 + w": typical_gain,
+    "mask inverted": first_token_counts,
+    "final norm forgotten": spread_at_head,
+    "norm over tokens": later_tokens_count,
+    "norm twice": norms_of_norms,
+    "dead gain": smallest_gain,
+    "attention logits run away": largest_logit,
+    "weights too large": largest_logit,
+    "stuck at single characters": context_share,
+    "decay on gains": decaying_norms,
+}
+
+
+def debug_report(case: Case) -> str:
+    """What DebugUnderflowOverflow of ``transformers`` says in two training steps of a copy: "nothing", or what has NaN
+    or infinities and the module in whose frame it says so, or why it cannot run.
+    """
+    with warnings.catch_warnings(action="ignore"):  # tqdm misses a widget
+        from transformers.debug_utils import DebugUnderflowOverflow
+
+    model = copy.deepcopy(case.model)
+    rate = case.optimizer.param_groups[0]["lr"] if case.optimizer else RATE
+    optimizer = torch.optim.AdamW(model.parameters(), rate, betas=BETAS, weight_decay=0.0)
+    instrument = DebugUnderflowOverflow(model)
+    ids = case.batch["ids"] if isinstance(case.batch, dict) else case.batch
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            for _ in range(2):
+                logits = call(model, case.batch)
+                loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1).float(), ids[:, 1:].flatten())
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    except NotImplementedError as error:  # it takes the absolute value of what a module is called with
+        return f"cannot run: {error}"
+    except ValueError:  # its way to stop
+        alarm = re.search(r"^(\S+ has (?:nans|infs))", said.getvalue(), re.MULTILINE)
+        frames = re.findall(r"^ {10,}(\S+) (\w+)$", said.getvalue(), re.MULTILINE)
+        return f"{alarm[1]}: {frames[-1][0]} ({frames[-1][1]})" if alarm and frames else said.getvalue()[:80]
+    del instrument
+    return "nothing"
+
+
+def fresh_family(family: str, seed: int = 0) -> nn.Module:
+    """A family of ``transformers`` in miniature, as it is before training."""
+    with warnings.catch_warnings(action="ignore"):
+        import transformers
+
+    model, config, sizes = tiny_transformers.FAMILIES[family]
+    vocabulary = {"vocab_size": len(data.corpus().vocabulary)}
+    with torch.random.fork_rng(), warnings.catch_warnings(action="ignore"):
+        torch.manual_seed(seed)
+        return getattr(transformers, model)(getattr(transformers, config)(**sizes | vocabulary)).eval()
+
+
+def without_final_norm(model: nn.Module) -> nn.Module:
+    """A model of :func:`fresh_family` with its final norm taken away."""
+    stack = model.base_model
+    name = next(name for name in ("norm", "ln_f", "final_layer_norm") if hasattr(stack, name))
+    setattr(stack, name, nn.Identity())
+    return model
+
+
+def steps_after_a_jump(beta2: float, before: int = 5000, after: int = 60) -> list[float]:
+    """Lengths of AdamW's steps, in units of the rate, once a gradient that was 1e-3 for long is 1."""
+    x = nn.Parameter(torch.zeros((), dtype=torch.float64))
+    optimizer = torch.optim.AdamW([x], 1.0, betas=(0.9, beta2), eps=0.0, weight_decay=0.0)
+    lengths = []
+    for step in range(before + after):
+        x.grad = torch.full((), 1e-3 if step < before else 1.0, dtype=torch.float64)
+        old = x.item()
+        optimizer.step()
+        lengths.append(abs(x.item() - old))
+    return lengths[before:]
+
+
+@torch.no_grad()
+def stream_sizes(model: Transformer, ids: Tensor) -> list[float]:
+    """Root mean square of the stream before the first block and behind each one."""
+    x = model.embed(ids)
+    sizes = [x.pow(2).mean().sqrt().item()]
+    for block in model.blocks:
+        x = block(x)
+        sizes.append(x.pow(2).mean().sqrt().item())
+    return sizes
+
+
+def both(fault: str, seed: int) -> dict[str, Any]:
+    """Losses of the faulty and the healthy model, the last training losses (mean of 20), and the one measurement."""
+    cases = {"faulty": planted(fault, True, seed), "healthy": planted(fault, False, seed)}
+    found: dict[str, Any] = {"loss": {name: _finite(case.loss) for name, case in cases.items()}}
+    if cases["faulty"].curve:
+        found["training"] = {name: _finite(sum(case.curve[-20:]) / 20) for name, case in cases.items()}
+    if fault in READINGS:
+        found["reading"] = {name: READINGS[fault](case) for name, case in cases.items()}
+    if fault == "cast order":
+        found["reading"] = {"faulty": equal_logits(*cases.values())}
+    if fault == "mean of means":
+        found["reading"] = {"faulty": difference_of_means(cases["faulty"])}
+    return small_models.rounded(found, 5)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+RECORDS = (
+    Recipe(
+        "when_training_breaks",
+        "loss and one measurement of small models with one planted fault each, and of their healthy controls",
+        grid(seed=range(5), fault=list(FAULTS)),
+        both,
+    ),
+)
