@@ -65,10 +65,10 @@ def make_book(
     return root
 
 
-# A build takes 0.7 s of a core, and what it imports 1.7 s. So each is forked from one process that has imported it all and
-# then does what the program jupyter-book does. The book's own extension is imported in the fork.
+# A build takes 0.7 s of a core, and what it imports 1.7 s. So each is forked from one process that has imported it
+# all, and then does what the program jupyter-book does. The book's own extension is imported in the fork.
 NURSERY = """
-import gc, importlib, json, os, sys
+import gc, importlib, json, os, signal, sys
 from jupyter_book.cli.main import main
 from sphinx.application import builtin_extensions
 
@@ -80,6 +80,7 @@ for line in sys.stdin:
     order = json.loads(line)
     child = os.fork()
     if child == 0:
+        signal.alarm(120)  # seconds, then it ends
         os.environ.clear()
         os.environ.update(order["env"])
         os.chdir(order["folder"])
@@ -90,9 +91,10 @@ for line in sys.stdin:
         sys.exit(main())
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-USED = ("myst_nb.sphinx_ext", "sphinx_book_theme", "sphinxcontrib.bibtex", "sphinxcontrib.katex", "IPython.lib.lexers", "bs4")
+USED = ("myst_nb.sphinx_ext", "sphinx_book_theme", "sphinxcontrib.bibtex", "sphinxcontrib.katex", "bs4")
 USED += ("sphinx_design.extension", "sphinx_external_toc.events", "sphinx_jupyterbook_latex.events", "sphinx_togglebutton")
 USED += ("sphinx_copybutton", "sphinx_multitoc_numbering", "sphinx_thebe", "sphinx_comments", "sphinx.ext.mathjax")
+USED += ("IPython.lib.lexers",)
 
 
 @cache
