@@ -27,6 +27,7 @@ from typing import Any
 from normlab import files
 
 FOLDER = Path(__file__).with_name("records")
+SCHEDULER_SECONDS = 10  # for a Dask scheduler to answer
 
 
 @dataclass(frozen=True)
@@ -269,14 +270,14 @@ def dask_client(address: str) -> Any:
 
     Raises:
         ImportError: Dask is not installed; says how.
-        ConnectionError: nobody answers there within 10 seconds, or there is no worker.
+        ConnectionError: nobody answers there within SCHEDULER_SECONDS, or there is no worker.
     """
     try:
         from dask.distributed import Client
     except ImportError:
         raise ImportError("Dask is not installed: pip install distributed") from None
     try:
-        client = Client(address, timeout=10)
+        client = Client(address, timeout=SCHEDULER_SECONDS)
     except (OSError, ValueError) as problem:  # the time is over, or this is no address
         raise ConnectionError(f"no Dask scheduler answers at {address!r} ({_short(problem)})") from None
     if not client.nthreads():
