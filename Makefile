@@ -18,11 +18,15 @@ TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 VENV_READY := $(VENV)/.venv-ready
 BOOK_READY := $(VENV)/.book-ready
 TEST_READY := $(VENV)/.test-ready
-SOURCES_SEEN := _build/.sources-seen
+# As old as the start of the last build that went through; the extension removes it when a build starts.
+BOOK_BUILT := _build/.doctrees/finished
 
-# Everything the built book depends on; pages of a changed book are all built anew (a few seconds).
-SOURCES := _config.yml _toc.yml constraints.txt $(shell find book notebooks src tools -type f \
-	-not -path '*/__pycache__/*' -not -path '*/.ipynb_checkpoints/*' -not -path '*.egg-info/*' 2>/dev/null)
+# Everything the built book depends on, and the folders, for what is removed (as book/., for book is a command). Which
+# pages are built anew is found by book/_ext/course/depends.py. Where the repository's address is stated or the first
+# page is gone, the build looks for itself.
+SOURCES := _config.yml _toc.yml constraints.txt $(wildcard .git/config) $(shell find book/. notebooks/. src/. tools/. \
+	-not -path '*/__pycache__*' -not -path '*/.ipynb_checkpoints*' -not -path '*.egg-info*' 2>/dev/null)
+LOOK := $(if $(BOOK_REPOSITORY_URL)$(BOOK_COLAB_URL)$(GITHUB_REPOSITORY),always) $(if $(wildcard $(HTML)/index.html),,always)
 
 # On all cores; whatever is left out fails the run.
 WHOLE_RUN := $(PY) -m pytest -rs --durations=10 -n auto --whole
@@ -35,7 +39,8 @@ NUMERIC := --ignore=tests/site --ignore=tests/test_packaging.py --ignore=tests/t
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-package normlab \
 	--custom-compile-command "make pins"
 
-.PHONY: help book serve test test-all test-matrix test-oldest lab notebooks record bench drill-score colab sheet deck pins clean
+.PHONY: help book serve quick test test-all test-matrix test-oldest test-newest lab notebooks record bench drill-score colab sheet deck \
+	offline wheel linkcheck pins clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -43,8 +48,7 @@ help:  ## list the commands
 
 # --- the two commands -------------------------------------------------------------------------
 
-book: $(BOOK_READY) $(SOURCES_SEEN)  ## build the book (installs what it needs, without torch)
-	@$(VENV)/bin/jupyter-book build . -W -n --keep-going || { rm -f $(SOURCES_SEEN); exit 1; }
+book: $(BOOK_BUILT)  ## build the book (installs what it needs, without torch)
 	@echo
 	@echo "The book stands in $(HTML). Open it in a browser:"
 	@$(PY) -c 'import pathlib; print("   ", pathlib.Path("$(HTML)/index.html").absolute().as_uri())'
@@ -55,6 +59,9 @@ test: $(TEST_READY) book  ## run every test and notebook, and one standalone cop
 
 test-all: $(TEST_READY) book  ## the same, and every other standalone copy; what CI runs
 	$(WHOLE_RUN) --all-copies
+
+quick: $(TEST_READY) book  ## run what a small edit can break, and the changed notebooks and modules' tests (a minute)
+	$(PY) -m pytest -q -n auto $$($(PY) tools/quick.py)
 
 # --- more ---------------------------------------------------------------------------------------
 
@@ -87,6 +94,10 @@ test-oldest:  ## run tests and notebooks with the oldest versions that are allow
 		{ echo "Python 3.11 is missing: there is no '$(OLDEST_PYTHON)' here; name one with: make test-oldest OLDEST_PYTHON=…" >&2; exit 1; }
 	@$(MAKE) --no-print-directory oldest VENV=.venv-oldest CONSTRAINTS=constraints-oldest.txt PYTHON="$(OLDEST_PYTHON)"
 
+test-newest:  ## the same with the newest versions of everything, in .venv-newest
+	@mkdir -p _build && : > _build/newest.txt  # no pins
+	@$(MAKE) --no-print-directory oldest VENV=.venv-newest CONSTRAINTS=_build/newest.txt
+
 .PHONY: oldest
 # A cell must not raise; its outputs may differ from the committed ones. Types, pages and copies are those of the pins.
 oldest: $(TEST_READY)
@@ -106,6 +117,15 @@ sheet: $(BOOK_READY)  ## write the one-page sheet to _build/two-knobs-sheet.pdf 
 
 deck: $(BOOK_READY)  ## write the questions as an Anki deck to _build/two-knobs.apkg (make book does it as well)
 	@$(PY) tools/deck.py _build/two-knobs.apkg
+
+offline: book  ## write the built book to _build/two-knobs-offline.zip, which opens from the disk
+	@$(PY) tools/offline.py _build/two-knobs-offline.zip
+
+wheel: $(TEST_READY)  ## write the package as a wheel to _build/wheel
+	@$(PY) tools/build_wheel.py _build/wheel
+
+linkcheck: $(BOOK_READY)  ## ask for every address on the web that the book names (needs a network; some minutes)
+	@$(VENV)/bin/jupyter-book build . --builder linkcheck --path-output _build/links -n --keep-going
 
 pins:  ## resolve requirements.txt into constraints.txt and …-oldest.txt (needs uv; UPGRADE=--upgrade moves all)
 	$(COMPILE) $(UPGRADE) requirements.txt -o constraints.txt
@@ -147,7 +167,7 @@ $(TEST_READY): requirements.txt requirements-book.txt pyproject.toml $(CONSTRAIN
 	@$(PIP) -r requirements.txt -c $(CONSTRAINTS)
 	@touch $@
 
-$(SOURCES_SEEN): $(SOURCES)
-	@rm -rf $(HTML) _build/.doctrees
-	@mkdir -p _build
-	@touch $@
+$(BOOK_BUILT): $(BOOK_READY) $(SOURCES) $(LOOK)
+	@$(VENV)/bin/jupyter-book build . -W -n --keep-going
+
+.PHONY: always

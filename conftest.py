@@ -19,6 +19,8 @@ for _name in ("MAKELEVEL", "MAKEFLAGS", "MFLAGS"):  # tests that call make are n
 os.environ["PYTHONHASHSEED"] = "0"  # for the kernels; this process has hashed its strings already
 os.environ["TQDM_DISABLE"] = "1"  # progress bars would land in compared outputs
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test-matrix` sets 2 as well
+LIGHT = str(Path(__file__).parent / "tests" / "light")  # on the path of all that the tests start
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (LIGHT, os.environ.get("PYTHONPATH"))))
 os.environ.pop("NORMLAB_STRICT_SHOW", None)  # only tools/execute.py refuses values near a rounding border
 
 

@@ -15,6 +15,8 @@ HEAVY = [
     "tests/test_experiments_placement_trained.py",
     "tests/test_types.py",
     "tests/site/test_small_books.py",
+    "tests/site/test_incremental.py",
+    "tests/test_contributing.py",
     "tests/test_inspect.py",
     "tests/test_distributed.py",
 ]

@@ -40,7 +40,7 @@ def run(folder, *arguments):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *plugins, "-p", "no:cacheprovider", "-rA", "--color=no", *arguments],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT / "tests")},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), str(ROOT / "tests" / "light")])},
         capture_output=True,
         text=True,
         timeout=120,

@@ -12,11 +12,15 @@ import tomllib
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import build_wheel
 import pytest
+import yaml
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+import normlab
 
 ROOT = Path(__file__).resolve().parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -61,10 +65,7 @@ def run_python(code: str, **variables) -> subprocess.CompletedProcess:
 def project(tmp_path_factory):
     """A copy of what an install reads: building writes into the source folder."""
     folder = tmp_path_factory.mktemp("project")
-    for name in ("pyproject.toml", "README.md", "LICENSE", "LICENSE-text.md"):
-        shutil.copy(ROOT / name, folder / name)
-    ignore = shutil.ignore_patterns("*.egg-info", "__pycache__")
-    shutil.copytree(ROOT / "src", folder / "src", ignore=ignore)
+    build_wheel.copy_project(ROOT, folder)
     return folder
 
 
@@ -95,17 +96,23 @@ def test_install_touches_neither_torch_nor_numpy(project, bare_python, bare_envi
     assert names == ["normlab"]
 
 
+def test_the_version_is_the_same_everywhere():
+    said = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"]
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)[1]
+    assert PYPROJECT["project"]["version"] == normlab.__version__ == said == newest
+
+
 def test_dependencies_have_lower_bounds_only():
     for requirement in declared():
         assert [clause.operator for clause in requirement.specifier] == [">="], requirement
     assert PYPROJECT["project"]["requires-python"] == ">=3.11"
 
 
-def test_wheel_carries_data_and_records(project, tmp_path):
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*command, "--wheel-dir", tmp_path, project], check=True, timeout=120)
-    (wheel,) = tmp_path.glob("*.whl")
-    shutil.unpack_archive(wheel, tmp_path / "unpacked", "zip")
+def test_wheel_carries_data_and_records(tmp_path):
+    (tmp_path / "normlab-0.0.1-py3-none-any.whl").touch()  # of a former version
+    made = build_wheel.write(ROOT, tmp_path)
+    assert list(tmp_path.glob("*.whl")) == [made] and made.name == f"normlab-{normlab.__version__}-py3-none-any.whl"
+    shutil.unpack_archive(made, tmp_path / "unpacked", "zip")
     packed = {path.relative_to(tmp_path / "unpacked").as_posix() for path in tmp_path.rglob("normlab/**/*.*")}
     package = ROOT / "src" / "normlab"
     wanted = {path for pattern in ("**/*.py", "data/*", "records/*.json", "interview/*.json") for path in package.glob(pattern)}
@@ -270,7 +277,7 @@ def test_make_says_that_there_is_no_python(tmp_path):
 
 def variable(name: str) -> str:
     """What the Makefile has under ``name``."""
-    command = ["make", "-f", ROOT / "Makefile", "PY=python", "--eval", f"tell: ; @echo '$({name})'", "tell"]
+    command = ["make", "-C", ROOT, "--no-print-directory", "PY=python", "--eval", f"tell: ; @echo '$({name})'", "tell"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -304,11 +311,11 @@ def test_make_book_prints_an_address_that_opens(tmp_path, folder):
     (book / ".venv" / "bin" / "jupyter-book").symlink_to(shutil.which("true"))
     for name in ("Makefile", "_config.yml", "_toc.yml", "constraints.txt"):
         shutil.copy(ROOT / name, book)
-    for step in ("BOOK_READY", "SOURCES_SEEN"):
+    for step in ("BOOK_READY", "BOOK_BUILT"):
         stamp = book / variable(step)
-        stamp.parent.mkdir(exist_ok=True)
+        stamp.parent.mkdir(parents=True, exist_ok=True)
         stamp.touch()
-    skipped = [f"--old-file={variable(step)}" for step in ("BOOK_READY", "SOURCES_SEEN")]
+    skipped = [f"--old-file={variable(step)}" for step in ("BOOK_READY", "BOOK_BUILT")]
     told = subprocess.run(["make", *skipped, "book"], cwd=book, check=True, capture_output=True, text=True).stdout
     address = urlsplit(re.search(r"^ +(file:\S+)$", told, re.MULTILINE)[1])
     assert (address.query, address.fragment) == ("", "")
@@ -316,9 +323,22 @@ def test_make_book_prints_an_address_that_opens(tmp_path, folder):
 
 
 @make
+def test_no_source_of_the_book_is_a_command():
+    """The folders book and notebooks bear names of commands, which would run."""
+    sources = {os.path.normpath(name) if "/." not in name else name for name in variable("SOURCES").split()}
+    commands = set(re.search(r"^\.PHONY: (.*)$", makefile(), re.MULTILINE)[1].split())
+    assert sources & commands == set() and {"book/.", "notebooks/."} <= sources
+
+
+def makefile() -> str:
+    """The Makefile with its broken lines joined."""
+    return (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n\t", "")
+
+
+@make
 def test_make_help_lists_every_command(tmp_path):
     told = run_make(tmp_path, "help").stdout
-    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[1].split()
+    phony = re.search(r"^\.PHONY: (.*)$", makefile(), re.MULTILINE)[1].split()
     assert set(re.findall(r"^  make (\S+)  +\S", told, re.MULTILINE)) == set(phony)
 
 

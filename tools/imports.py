@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 
+@cache
 def imported_names(code: str, within: str) -> set[str]:
     """Dotted names that may be modules: all that ``code``, a module in the package ``within``, could import.
 

@@ -17,11 +17,13 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 MIME = "application/vnd.normlab.claim+json"
+# libyaml's loader, where PyYAML has it, is ten times as fast as the one in Python.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_source(root: Path, file: str = "questions.yml") -> list[dict]:
     """The items of a file in book/interview as they are written."""
-    return yaml.safe_load((root / "book" / "interview" / file).read_text(encoding="utf-8"))
+    return yaml.load((root / "book" / "interview" / file).read_text(encoding="utf-8"), LOADER)
 
 
 def read_lines(root: Path) -> dict[str, str]:
@@ -46,7 +48,7 @@ def package(root: Path, name: str):
 
 def read_sentences(root: Path) -> dict[str, str]:
     """The claims' sentences by id."""
-    claims = yaml.safe_load((root / "book" / "claims.yml").read_text(encoding="utf-8"))
+    claims = yaml.load((root / "book" / "claims.yml").read_text(encoding="utf-8"), LOADER)
     return {claim["id"]: claim["sentence"] for claim in claims}
 
 

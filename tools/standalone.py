@@ -14,7 +14,7 @@ import nbformat
 from execute import notebooks
 from imports import dotted, files_of, imported_names
 from myst_to_markdown import References, collect, convert, read_bibliography
-from setup_cell import SETUP_CELL, standalone_cell
+from setup_cell import SETUP_CELL, read_packed, standalone_cell
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_BYTES = 600_000
@@ -31,9 +31,11 @@ def write_copies(root: Path, out: Path) -> list[Path]:
     """
     references = read_references(root)
     out.mkdir(parents=True, exist_ok=True)
-    paths = []
+    paths, packed = [], {}
+    for former in out.glob("*.ipynb"):
+        packed |= read_packed(former.read_text(encoding="utf-8"))
     for source in notebooks(root):
-        copy = standalone_copy(root, source, references)
+        copy = standalone_copy(root, source, references, packed)
         text = nbformat.writes(copy) + "\n"
         if len(text.encode()) > LIMIT_BYTES:
             text = nbformat.writes(without_pictures(copy)) + "\n"
@@ -73,8 +75,8 @@ def read_references(root: Path) -> References:
     return references
 
 
-def standalone_copy(root: Path, source: Path, references: References):
-    """The notebook ``source`` with its package inside and its text in plain Markdown."""
+def standalone_copy(root: Path, source: Path, references: References, packed: dict[str, str] | None = None):
+    """The notebook ``source`` with its package inside and its text in plain Markdown; ``packed`` as `standalone_cell` has it."""
     notebook = nbformat.read(source, as_version=4)
     setups = [cell for cell in notebook.cells if "setup" in cell.metadata.get("tags", [])]
     if len(setups) != 1:
@@ -91,7 +93,7 @@ def standalone_copy(root: Path, source: Path, references: References):
         elif "setup" in tags:
             if not cell.source.startswith(SETUP_CELL):
                 raise ValueError(f"{source.name}: the cell tagged 'setup' does not begin with SETUP_CELL")
-            carried = standalone_cell(package_files(root, code, data))
+            carried = standalone_cell(package_files(root, code, data), packed)
             cell.source = carried + cell.source.removeprefix(SETUP_CELL)  # imports may follow
             _fold(cell)
         elif "solution" in tags:

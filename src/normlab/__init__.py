@@ -6,7 +6,7 @@ builds without them.
 
 import importlib
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # What a learner uses, and the module that each name comes from.
 _NAMES = {

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import yaml
-from bs4 import BeautifulSoup
+from bs4 import BeautifulSoup, Tag
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = re.compile(r"(__pycache__|\.ipynb_checkpoints|\.egg-info)/")
@@ -42,8 +42,8 @@ def is_stale(root: Path) -> bool:
     sources = [root / name for name in ("_config.yml", "_toc.yml", "constraints.txt")]
     for folder in ("book", "notebooks", "src", "tools"):
         sources += [p for p in (root / folder).rglob("*") if not GENERATED.search(p.relative_to(root).as_posix())]
-    built = root / "_build" / "html"  # every build writes the standalone copies, but not every page
-    return _newest([built / "index.html", *built.glob("standalone/*")]) < _newest(sources)
+    finished = root / "_build" / ".doctrees" / "finished"  # as old as the start of the build; gone if it failed
+    return _newest([finished]) < _newest(sources)
 
 
 def _newest(paths) -> float:
@@ -99,6 +99,11 @@ def parsed(path: Path) -> BeautifulSoup:
 
 
 @cache
+def by_id(path: Path) -> dict[str, Tag]:
+    """The elements of a page that have an id."""
+    return {tag["id"]: tag for tag in parsed(path).find_all(id=True)}
+
+
 def identifiers(path: Path) -> set[str]:
     """The ids of a page, to which a link may lead."""
-    return {tag["id"] for tag in parsed(path).find_all(id=True)}
+    return set(by_id(path))

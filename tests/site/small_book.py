@@ -63,11 +63,11 @@ def make_book(
     return root
 
 
-def build(root: Path, **environment: str) -> tuple[int, str]:
+def build(root: Path, *options: str, **environment: str) -> tuple[int, str]:
     """Strict build: exit code and what it said."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("BOOK_", "GITHUB_"))}
     program = shutil.which("jupyter-book", path=Path(sys.executable).parent)
-    command = [program, "build", ".", "-W", "-n", "--keep-going"]
+    command = [program, "build", *options, ".", "-W", "-n", "--keep-going"]
     done = subprocess.run(command, cwd=root, env=inherited | environment, capture_output=True, text=True, timeout=120)
     return done.returncode, re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
 

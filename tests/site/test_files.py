@@ -15,7 +15,7 @@ def test_a_change_of_any_source_makes_the_book_stale(tmp_path):
     sources = ["_config.yml", "_toc.yml", "constraints.txt"]
     sources += ["book/_ext/course/a.py", "notebooks/a.ipynb", "src/normlab/records/a.json", "tools/a.py"]
     others = ["tests/test_a.py", "src/normlab/__pycache__/a.pyc", "src/normlab.egg-info/PKG-INFO"]
-    built = ["_build/html/index.html", "_build/html/standalone/a.ipynb"]
+    built = ["_build/.doctrees/finished"]
     for name in sources + others + built:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)

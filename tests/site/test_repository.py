@@ -3,6 +3,7 @@
 import subprocess
 
 import pytest
+from course.claims import errata_address
 from course.repository import find, web_address
 from small_book import git
 
@@ -48,6 +49,18 @@ def clone(tmp_path):
 )
 def test_web_address_drops_credentials_and_refuses_folders(remote, address):
     assert web_address(remote) == address
+
+
+@pytest.mark.parametrize(
+    ("repository", "address"),
+    [
+        (HUB, f"{HUB}/issues/new?title=Claim+a-1.5%3A+"),
+        ("https://codeberg.org/a/b", "https://codeberg.org/a/b/issues/new?title=Claim+a-1.5%3A+"),
+        ("https://gitlab.example.org/a/b", "https://gitlab.example.org/a/b/-/issues/new?issue%5Btitle%5D=Claim+a-1.5%3A+"),
+    ],
+)
+def test_a_mistake_is_reported_where_the_forge_takes_it(repository, address):
+    assert errata_address(repository, "a-1.5") == address
 
 
 def test_nothing_without_git(tmp_path):

@@ -1,7 +1,9 @@
 """Throw-away books: a sound one builds, a planted fault fails the build with a message that names it."""
 
+import http.server
 import re
 import shutil
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -76,12 +78,14 @@ def test_a_book_in_a_folder_with_any_name_opens_and_is_searched(browser, sound):
 
 def test_buttons_appear_with_their_addresses(sound):
     """The second build is a warm one: pages must be written anew all the same."""
-    plain = read(sound, "notebooks/01_small")
+    plain, without = read(sound, "notebooks/01_small"), read(sound, "book/claims")
     assert plain.count('class="course-button"') == 1 and 'href="../standalone/01_small.ipynb"' in plain
     code, said = build(sound, BOOK_REPOSITORY_URL=HUB, BOOK_COLAB_URL=COLAB)
-    full = read(sound, "notebooks/01_small")
+    full, ledger = read(sound, "notebooks/01_small"), read(sound, "book/claims")
     assert code == 0, said
     assert f'href="{COLAB}/01_small.ipynb"' in full and f'href="{HUB}"' in full
+    for name in ("first", "second", "third"):
+        assert ledger.count(f'href="{HUB}/issues/new?title=Claim+{name}%3A+"') == 1 and "Report a mistake" not in without
     assert f'href="{HUB}"' in read(sound, "book/intro") and COLAB not in read(sound, "book/intro")
 
 
@@ -141,6 +145,29 @@ def test_formulas_that_are_none_fail_the_build(tmp_path):
     assert len(told) == 16 and "y_" not in "".join(told)
 
 
+class Web(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(404 if "gone" in self.path else 200)
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+    def log_message(self, *arguments):
+        pass
+
+
+def test_a_dead_address_is_found(tmp_path):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    web = f"http://127.0.0.1:{server.server_port}"
+    make_book(tmp_path, f"[here]({web}/here), [gone]({web}/gone), {{claim}}`first`", [claim_output("first")])
+    words = re.search(r"jupyter-book build \. (--builder linkcheck .*)", (ROOT / "Makefile").read_text(encoding="utf-8"))[1]
+    code, said = build(tmp_path, *words.split(" -n ")[0].split(), NO_PROXY="127.0.0.1", no_proxy="127.0.0.1")
+    server.shutdown()
+    server.server_close()
+    assert code != 0 and re.findall(r"\) (ok|broken) +(\S+)", said) == [("ok", f"{web}/here"), ("broken", f"{web}/gone")], said
+
+
 def test_a_failing_copy_fails_the_build(tmp_path):
     make_book(tmp_path, copies="def write_copies(root, out):\n    raise ValueError('too large')\n")
     code, said = build(tmp_path)
@@ -151,6 +178,6 @@ def test_a_missing_copy_is_an_error(tmp_path):
     make_book(tmp_path, copies="def write_copies(root, out):\n    return []\n")
     page = "notebooks/01_small"
     env = SimpleNamespace(found_docs={page}, doc2path=lambda name: f"{name}.ipynb")
-    app = SimpleNamespace(srcdir=tmp_path, outdir=tmp_path, env=env, builder=SimpleNamespace(format="html"))
+    app = SimpleNamespace(srcdir=tmp_path, outdir=tmp_path, doctreedir=tmp_path, env=env, builder=SimpleNamespace(format="html"))
     with pytest.raises(ExtensionError, match="no standalone copy was made of .*01_small.ipynb"):
         buttons._write_copies(app, None)

@@ -17,6 +17,8 @@ claims         the claims file, the role ``{claim}``, the directive ``{claims-le
 search         a search that finds numbers and symbols
 sources        what a claim's sources are called on the pages
 moved          old addresses that keep working
+depends        what pages are made from: a build reads anew what changed, and nothing else
+sweep          nothing stays in the site that no page needs
 storage        pages that work where the browser keeps no site data
 drills         the directives ``{drill}`` and ``{drills}``: pages of the coding drills
 house          the directive ``{house}``: a picture of the package, from its imports
@@ -27,7 +29,6 @@ offline        what makes pages light and silent without a network
 It needs no torch. Of the package it uses modules of plain Python, read from `src`.
 """
 
-import hashlib
 from pathlib import Path
 
 from . import (
@@ -36,6 +37,7 @@ from . import (
     calculator,
     checklist,
     claims,
+    depends,
     drills,
     house,
     mathematics,
@@ -48,39 +50,26 @@ from . import (
     rounds,
     search,
     storage,
+    sweep,
     takeaway,
 )
 
 PARTS = (
-    api, buttons, calculator, checklist, claims, drills, house, mathematics, mock, moved, offline, outputs, practice,
-    questions, rounds, search, storage, takeaway,
+    depends, api, buttons, calculator, checklist, claims, drills, house, mathematics, mock, moved, offline, outputs,
+    practice, questions, rounds, search, storage, sweep, takeaway,
 )
 
-# What the interview pages are made from.
-INTERVIEW = (
-    "src/normlab/ledger.py", "src/normlab/interview/*.py", "src/normlab/interview/*.json",
-    "src/normlab/records/faulty_runs.json", "tools/questions.py", "tools/sheet.py", "tools/deck.py",
-    "book/interview/*.yml", "book/interview/*.typ",
+# A change of these concerns all pages: they are read anew. What single pages are made from is in `depends`.
+EVERYWHERE = (
+    "_config.yml", "_toc.yml", "constraints.txt", "book/references.bib", "book/_ext/**/*.*", "tools/*.py",
+    "src/normlab/ledger.py", "src/normlab/interview/*.py",
 )
-
-
-def _fingerprint(root: Path) -> str:
-    """A digest of all that the pages depend on beyond their own sources.
-
-    Sphinx re-reads a page only when its file changed; a claim settled in another notebook or a
-    change in this extension would go unseen.
-    """
-    own = [path for path in Path(__file__).parent.iterdir() if path.is_file()]
-    files = [*own, claims.claims_file(root), *claims.notebooks(root)]
-    files += [path for pattern in INTERVIEW for path in sorted(root.glob(pattern))]
-    digest = hashlib.sha256()
-    for path in sorted(files):
-        digest.update(path.name.encode() + path.read_bytes())
-    return digest.hexdigest()
+STATIC = ("book/_static/*.*",)  # a page names its style sheets and scripts with a digest: all are written again
 
 
 def _on_config(app, config):
-    config.course_fingerprint = _fingerprint(Path(app.srcdir))
+    config.course_fingerprint = depends.digest_of_files(Path(app.srcdir), *EVERYWHERE)
+    config.course_static = depends.digest_of_files(Path(app.srcdir), *STATIC)
     config.course_copyright = config.copyright
 
 
@@ -91,6 +80,7 @@ def _keep_the_year(app, config):
 
 def setup(app):
     app.add_config_value("course_fingerprint", "", "env")
+    app.add_config_value("course_static", "", "html")
     # Jupyter Book sets this value of sphinx_comments, which we leave out.
     app.add_config_value("comments_config", {}, "env")
     app.connect("config-inited", _on_config)
@@ -98,4 +88,5 @@ def setup(app):
     app.connect("config-inited", _keep_the_year, priority=900)  # after Sphinx's own, at 800
     for part in PARTS:
         part.setup(app)
-    return {"version": "1.0", "parallel_read_safe": False, "parallel_write_safe": False}
+    # Not in parallel: one process of node renders the formulas, and sphinx_multitoc_numbering would forbid it anyway.
+    return {"version": "1.0", "env_version": 1, "parallel_read_safe": False, "parallel_write_safe": False}

@@ -15,6 +15,8 @@ from sphinx.ext.napoleon import Config, GoogleDocstring
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import make_refnode
 
+from . import depends
+
 INDENT = "   "
 
 
@@ -112,7 +114,7 @@ class Api(SphinxDirective):
         path = _source(package, name)
         if not path.exists():
             raise self.error(f"there is no module {name} below src")
-        self.env.note_dependency(str(path))
+        depends.uses(self.env, "files src/normlab/**/*.py")  # a name may come from another module
         entries = [f".. py:module:: {name}", ""]
         for node in _documented(package, name):
             entries += _entry(node)

@@ -8,9 +8,10 @@ from pathlib import Path, PurePosixPath
 
 from sphinx.errors import ExtensionError
 
-from . import repository, tools
+from . import depends, repository, tools
 
 FOLDER = "standalone"
+SOURCES = ("notebooks/**/*.ipynb", "book/**/*.md", "book/references.bib", "src/normlab/**/*.*", "tools/*.py")
 
 
 def _header_links(app, pagename, templatename, context, doctree):
@@ -34,12 +35,19 @@ def _write_copies(app, exception):
     if exception is None and app.builder.format == "html":
         root, out = Path(app.srcdir), Path(app.outdir) / FOLDER
         out.mkdir(exist_ok=True)
-        made = {path.name for path in tools.load(root, "standalone").write_copies(root, out)}
+        made_from = depends.digest_of_files(root, *SOURCES)
+        made = {path.name for path in out.iterdir()}
+        if not depends.unchanged(app, FOLDER, made_from):
+            made = {path.name for path in tools.load(root, "standalone").write_copies(root, out)}
+        for path in out.iterdir():
+            if path.name not in made:
+                path.unlink()
         wanted = {
             PurePosixPath(page).name + ".ipynb" for page in app.env.found_docs if _is_notebook(app, page)
         }
         if wanted - made:
             raise ExtensionError(f"no standalone copy was made of {sorted(wanted - made)}")
+        depends.settle(app, FOLDER, made_from)
 
 
 def _find_repository(app, config):

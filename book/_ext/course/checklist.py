@@ -13,7 +13,7 @@ from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.util.docutils import SphinxDirective
 
-from . import drills, questions
+from . import depends, drills, questions
 
 PAGE = "book/interview/monday"
 ITEM = re.compile(r"\((\d+) min\) \*\*(.+?)\*\* ?(.*)", re.DOTALL)
@@ -77,6 +77,7 @@ class QuestionChecklist(_Checklist):
     option_spec = {"extra": directives.nonnegative_int}
 
     def run(self):
+        depends.uses(self.env, "questions")
         tier, extra = self.arguments[0], self.options.get("extra", 0)
         chosen = [item for item in self.env.app.course_questions if item["tier"] == tier]
         if not chosen:
@@ -105,7 +106,7 @@ class DrillChecklist(_Checklist):
             path = root / drills.FOLDER / f"{slug}.py"
             if not path.exists():
                 raise self.error(f"there is no drill {slug}")
-            self.env.note_dependency(str(path))
+            depends.uses(self.env, f"files {path.relative_to(root).as_posix()}")
             title = self.link(f"book/drills/{slug}", "", nodes.literal(slug, slug))
             items.append(self.item(f"drill-{nodes.make_id(slug)}", drills.read(root, slug)["minutes"], [title]))
         return self.block(items)

@@ -5,27 +5,34 @@ settled is reported (a historical claim rests on its sources), an opinion, or no
 box in a notebook carries the anchor ``claim-ID``, its entry in the ledger ``ledger-ID``. An id that is
 not in the file, or in two outputs, is a warning, and so fails the strict build.
 
+Where the repository's address is known, each entry ends with a link that reports a mistake in it. For other programs the
+entries stand beside the page, in `claims.json`, with a schema.
+
 The ledger is a plain list. A script, `claims.js`, filters it and covers the verdicts; without it the list stands as
 it is.
 """
 
 import json
 import re
+import shutil
 from collections import Counter
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from urllib.parse import urlencode, urlsplit
 
 import yaml
 from docutils import nodes
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from . import sources
+from . import depends, sources
 
 LOGGER = logging.getLogger(__name__)
 MIME = "application/vnd.normlab.claim+json"
 LEDGER = "book/claims"  # the page with the directive
+SCHEMA = Path("book", "claims.schema.json")
+PINS = ("torch", "numpy", "transformers")  # the versions that the outputs were made with
 SCRIPT = Path(__file__).with_name("claims.js")
 VERDICTS = ("holds", "holds only if", "refuted here")  # of a check
 UNCHECKED = "not yet checked"
@@ -60,9 +67,13 @@ def notebooks(root: Path) -> list[Path]:
     return sorted((root / "notebooks").glob("*.ipynb"))
 
 
+# libyaml's loader, where PyYAML has it, is ten times as fast as the one in Python.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
 def read_claims(root: Path) -> dict[str, dict]:
     """The items of `book/claims.yml` by id."""
-    items = yaml.safe_load(claims_file(root).read_text(encoding="utf-8"))
+    items = yaml.load(claims_file(root).read_text(encoding="utf-8"), LOADER)
     return {item["id"]: item for item in items}
 
 
@@ -115,6 +126,11 @@ def _load(app):
     app.course_claims = read_claims(root)
     app.course_verdicts = read_verdicts(root, app.course_claims)
     app.course_chapters, app.course_named = read_chapters(root)
+    for name, item in app.course_claims.items():
+        settled = app.course_verdicts.get(name)
+        depends.provide(app, f"claim {name}", [item, settled])
+        depends.provide(app, f"place of claim {name}", [settled and settled.page, verdict_of(app, name)])
+    depends.provide(app, "claims", [app.course_claims, app.course_verdicts, app.course_chapters, app.course_named])
 
 
 # --- nodes ---------------------------------------------------------------------------------------
@@ -145,6 +161,7 @@ def _link(app, source: str, page: str, anchor: str, text: str, *classes: str) ->
 def claim_box(app, found: dict) -> nodes.container:
     """The box under a cell that settles a claim: verdict, id, the sentence, what was measured."""
     name, verdict = found["id"], found["verdict"]
+    depends.uses(app.env, f"claim {name}")
     item = app.course_claims.get(name, {"sentence": "", "limits": ""})
     ledger = _link(app, app.env.docname, LEDGER, f"ledger-{name}", name, "claim-id")
     box = nodes.container("", ids=[f"claim-{name}"], classes=["claim-line", f"is-{_slug(verdict)}"])
@@ -171,6 +188,7 @@ class ClaimRole(SphinxRole):
 
     def run(self):
         app, name = self.env.app, self.text
+        depends.uses(self.env, f"place of claim {name}")
         if name not in app.course_claims:
             LOGGER.warning("claim %r is not in book/claims.yml", name, location=self.get_location())
             return [nodes.abbreviation("", name, explanation=UNCHECKED, classes=["claim-id"])], []
@@ -189,6 +207,7 @@ class ClaimLines(SphinxDirective):
 
     def run(self):
         cards = []
+        depends.uses(self.env, *(f"claim {name}" for name in self.content))
         for name in self.content:
             if name not in self.env.app.course_claims:
                 raise self.error(f"claim {name!r} is not in book/claims.yml")
@@ -224,6 +243,7 @@ class ClaimsLedger(SphinxDirective):
 
     def run(self):
         app = self.env.app
+        depends.uses(self.env, "claims")
         groups = self._groups(app.course_claims)
         verdicts = Counter(verdict_of(app, name) for name in app.course_claims)
         used = {page for name in app.course_claims for page in self._chapters(name)}
@@ -321,7 +341,71 @@ def _add_script(app, pagename, templatename, context, doctree):
         context["body"] += f"<script>\n{SCRIPT.read_text(encoding='utf-8')}</script>\n"
 
 
+# --- for others -----------------------------------------------------------------------------------
+
+
+def errata_address(repository: str, name: str) -> str:
+    """Where a mistake in a claim is reported: a new issue that names it."""
+    title = f"Claim {name}: "
+    if "gitlab" in urlsplit(repository).netloc:
+        return f"{repository}/-/issues/new?{urlencode({'issue[title]': title})}"
+    return f"{repository}/issues/new?{urlencode({'title': title})}"  # GitHub, Gitea, Forgejo
+
+
+def _add_errata(app, doctree, docname):
+    """When the page is written: its source does not know the address."""
+    repository = app.config.course_repository.url
+    if docname != LEDGER or not repository:
+        return
+    for card in doctree.findall(lambda node: isinstance(node, nodes.container) and "claim-card" in node["classes"]):
+        name = card["ids"][0].removeprefix("ledger-")
+        link = nodes.reference("", f"Report a mistake in {name}", refuri=errata_address(repository, name))
+        card += nodes.paragraph("", "", link, classes=["claim-note", "claim-errata"])
+
+
+def as_data(app) -> dict:
+    """The ledger for other programs; `book/claims.schema.json` says what each field means."""
+    found = []
+    for name, item in app.course_claims.items():
+        settled = app.course_verdicts.get(name)
+        page = settled and app.builder.get_relative_uri(LEDGER, settled.page)
+        found.append(
+            {
+                "id": name,
+                "sentence": item["sentence"],
+                "kind": item["kind"],
+                "verdict": verdict_of(app, name),
+                "condition": settled.only_if or None if settled else None,
+                "measured": settled.line if settled else None,
+                "cell": f"{page}#claim-{name}" if settled else None,
+                "entry": f"{app.builder.get_relative_uri(LEDGER, LEDGER) or 'claims.html'}#ledger-{name}",
+                "sources": item["source"],
+                "setting": item.get("setting"),
+                "limits": item["limits"] or None,
+            }
+        )
+    return {"course": "Two Knobs", "license": "CC-BY-4.0", "versions": versions(Path(app.srcdir)), "claims": found}
+
+
+def versions(root: Path) -> dict[str, str]:
+    """Of the package, and of the pinned libraries that the committed outputs were made with."""
+    init = (root / "src" / "normlab" / "__init__.py").read_text(encoding="utf-8")
+    pins = re.findall(r"^([\w-]+)==([^\s;]+)", (root / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    return {"normlab": re.search(r'^__version__ = "(.+)"', init, re.MULTILINE)[1]} | {n: v for n, v in pins if n in PINS}
+
+
+def _write_data(app, exception):
+    schema = Path(app.srcdir) / SCHEMA
+    if exception is None and app.builder.format == "html" and schema.exists():
+        folder = (Path(app.outdir) / LEDGER).parent
+        text = json.dumps(as_data(app), ensure_ascii=False, indent=1) + "\n"
+        (folder / "claims.json").write_text(text, encoding="utf-8", newline="\n")
+        shutil.copyfile(schema, folder / schema.name)
+
+
 def setup(app):
+    app.connect("doctree-resolved", _add_errata)
+    app.connect("build-finished", _write_data)
     app.connect("builder-inited", _load)
     app.connect("html-page-context", _add_script)
     app.add_role("claim", ClaimRole())

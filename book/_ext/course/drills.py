@@ -15,7 +15,10 @@ from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.util.docutils import SphinxDirective
 
+from . import depends
+
 FOLDER = Path("src", "normlab", "drills")
+ALL = f"files {FOLDER.as_posix()}/*.py"
 MISTAKE = ("id", "probe", "change", "says", "fix", "convention", "accepted", "story")
 
 
@@ -134,8 +137,7 @@ class DrillPage(_FromMarkdown):
         path = root / FOLDER / f"{slug}.py"
         if not path.exists():
             raise self.error(f"there is no drill {slug}")
-        for file in sorted((root / FOLDER).glob("*.py")):
-            self.env.note_dependency(str(file))
+        depends.uses(self.env, ALL)
         return self._parsed(page(slug, read(root, slug)))
 
 
@@ -144,7 +146,7 @@ class Ladder(_FromMarkdown):
 
     def run(self) -> list[nodes.Node]:
         root, lines = Path(self.env.srcdir), []
-        self.env.note_dependency(str(root / FOLDER / "__init__.py"))
+        depends.uses(self.env, ALL)
         for week, slugs in ladder(root).items():
             drills = [(slug, read(root, slug)) for slug in slugs]
             links = [
@@ -172,7 +174,7 @@ class ScoreTable(_FromMarkdown):
 
     def run(self) -> list[nodes.Node]:
         path = Path(self.env.srcdir, SCORE)
-        self.env.note_dependency(str(path))
+        depends.uses(self.env, f"files {SCORE.as_posix()}")
         return self._parsed(score_table(json.loads(path.read_text(encoding="utf-8"))))
 
 

@@ -15,7 +15,7 @@ from statistics import fmean
 from docutils import nodes
 from sphinx.util.docutils import SphinxDirective
 
-from . import tools
+from . import depends, tools
 
 SHELF = ("functional", "norms", "placement", "attention", "transformer")  # what a learner reads
 NO_ROOMS = ("__init__", "__main__")
@@ -184,8 +184,7 @@ class House(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         root = Path(self.env.srcdir)
-        for path in (root / "src" / "normlab").rglob("*.py"):
-            self.env.note_dependency(str(path))
+        depends.uses(self.env, "files src/normlab/**/*.py")
         rooms = read_rooms(root)
         try:
             level = levels(rooms)

@@ -29,7 +29,7 @@ class MockInterview(Cards):
         island = json.dumps(data).replace("<", "\\u003c")
         script = f'<script type="application/json">{island}</script>'
         found = [raw(f'<div class="mock">{script}</div><div class="mock-pool">')]
-        for item in self.env.app.course_questions:
+        for item in self.questions:
             found += self._question(mock, item)
         return [*found, raw("</div>")]
 

@@ -56,5 +56,16 @@ def _lead_on(app, pagename, templatename, context, doctree):
     context["body"] += SCRIPT % json.dumps(places, ensure_ascii=True).replace("</", "<\\/")
 
 
+def _write_again(app, env):
+    """The old page, if one was read on which its fragments may stand."""
+    return [page for page, places in TO.items() if page in env.found_docs and app.course_read.intersection(places)]
+
+
+def _keep_read(app, env, docnames):
+    app.course_read = set(docnames)
+
+
 def setup(app):
+    app.connect("env-before-read-docs", _keep_read)
+    app.connect("env-get-updated", _write_again)
     app.connect("html-page-context", _lead_on)

@@ -9,6 +9,7 @@ import re
 import shutil
 from pathlib import Path
 
+ICONS = "fontawesome.js"
 # Over file:// a page may not fetch the others, so search shows titles only, and no error.
 SEARCH_FROM_DISK = """
 if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
@@ -21,14 +22,19 @@ def _quiet_search(app, pagename, templatename, context, doctree):
 
 
 def _names(site: Path) -> set[str]:
-    """All words that may be a class name: in the pages' class attributes, anywhere in the scripts."""
+    """All words that may be a class name: in the pages' class attributes, anywhere in the scripts but the icons'."""
     names = set()
     for path in site.rglob("*.html"):
         for value in re.findall(r'class="([^"]*)"', path.read_text(encoding="utf-8")):
             names.update(value.split())
     for path in (site / "_static").rglob("*.js"):
-        names.update(re.findall(r"[A-Za-z_][\w-]*", path.read_text(encoding="utf-8")))
+        if path.name != ICONS:
+            names.update(_words(path))
     return names
+
+
+def _words(script: Path) -> list[str]:
+    return re.findall(r"[A-Za-z_][\w-]*", script.read_text(encoding="utf-8"))
 
 
 def _slim_icons(script: str, names: set[str]) -> str:
@@ -99,12 +105,20 @@ def _slim(app, exception):
         page = path.read_text(encoding="utf-8")
         if (slim := _slim_code(page, plain)) != page:
             path.write_text(slim, encoding="utf-8")
-    names = _names(site)
-    _rewrite(static / "scripts" / "fontawesome.js", _slim_icons, names)
+    names, icons = _names(site), static / "scripts" / ICONS
+    _rewrite(icons, _slim_icons, names)
+    names.update(_words(icons))  # of what is left, so that a second time changes nothing
     for path in [*(static / "styles").glob("*.css"), *static.glob("sphinx-design*.css"), *static.glob("mystnb*.css")]:
         _rewrite(path, _slim_style, names)
 
 
+def _forget_style(app):
+    """myst-nb writes its style sheet last; an old one would give pages of a warm build another link to it."""
+    for path in Path(app.outdir, "_static").glob("mystnb.*.css"):
+        path.unlink()
+
+
 def setup(app):
+    app.connect("builder-inited", _forget_style)
     app.connect("html-page-context", _quiet_search)
     app.connect("build-finished", _slim, priority=900)  # after all others have written their files

@@ -11,7 +11,7 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.errors import ExtensionError
 
-from . import claims, tools
+from . import claims, depends, tools
 from .questions import _fold, _Texts
 
 SCRIPT = "practice.js"
@@ -31,6 +31,7 @@ def _load(app):
                 app.course_practice[page] = getattr(tools.load(root, "questions"), read)(root)
             except ValueError as problem:
                 raise ExtensionError(f"{page}.yml: {problem}") from problem
+            depends.provide(app, page, app.course_practice[page])
 
 
 def raw(html: str) -> nodes.raw:
@@ -43,6 +44,7 @@ class Cards(_Texts):
     def items(self, page: str) -> list[dict]:
         if page not in self.env.app.course_practice:
             raise self.error(f"there is no {page}.yml")
+        depends.uses(self.env, page)
         return self.env.app.course_practice[page]
 
     def card(self, name: str, title: list[nodes.Node], content: list[nodes.Node], answer: list[nodes.Node]):

@@ -14,7 +14,7 @@ from docutils.statemachine import StringList
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
-from . import claims, tools
+from . import claims, depends, tools
 
 PAGES = {"must": "book/interview/must", "likely": "book/interview/likely", "deep": "book/interview/deep"}
 
@@ -28,6 +28,7 @@ def _load(app):
             app.course_questions = tools.load(root, "questions").read_questions(root)
         except ValueError as problem:
             raise ExtensionError(f"book/interview/questions.yml: {problem}") from problem
+    depends.provide(app, "questions", app.course_questions)
 
 
 class _Texts(SphinxDirective):
@@ -55,6 +56,12 @@ class _Texts(SphinxDirective):
         return nodes.raw("", html, format="html")
 
     @property
+    def questions(self) -> list[dict]:
+        """The bank; the page that asks is made from it."""
+        depends.uses(self.env, "questions")
+        return self.env.app.course_questions
+
+    @property
     def interview(self):
         return tools.package(Path(self.env.app.srcdir), "interview")
 
@@ -73,7 +80,7 @@ class Questions(_Texts):
 
     def run(self):
         tier, topics = self.arguments[0], self.interview.TOPICS
-        items = [item for item in self.env.app.course_questions if item["tier"] == tier]
+        items = [item for item in self.questions if item["tier"] == tier]
         if not items:
             raise self.error(f"there are no questions of the tier {tier!r}")
         sections = []
@@ -127,16 +134,16 @@ class QuestionIndex(_Texts):
     def run(self):
         found = []
         for topic, title in self.interview.TOPICS.items():
-            items = [item for item in self.env.app.course_questions if item["topic"] == topic]
+            items = [item for item in self.questions if item["topic"] == topic]
             if items:
                 section = nodes.section("", nodes.title("", title), ids=[f"index-{topic}"], classes=["question-topic"])
                 entries = nodes.bullet_list("", *map(self._entry, items), classes=["question-index"])
                 section += entries
                 found.append(section)
-        return [self._counts(), self.filter(self.env.app.course_questions), *found]
+        return [self._counts(), self.filter(self.questions), *found]
 
     def _counts(self) -> nodes.paragraph:
-        items, interview = self.env.app.course_questions, self.interview
+        items, interview = self.questions, self.interview
         parts = []
         for field, values in (("tier", interview.TIERS), ("level", interview.LEVELS), ("type", interview.TYPES)):
             counts = {value: sum(item[field] == value for item in items) for value in values}

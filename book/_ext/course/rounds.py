@@ -14,7 +14,7 @@ import yaml
 from docutils import nodes
 from sphinx.errors import ExtensionError
 
-from . import claims
+from . import claims, depends
 from .practice import Cards, raw
 
 PLACEMENTS = "src/normlab/interview/placements.json"
@@ -89,6 +89,7 @@ class Round(Cards):
         rounds = {"placement": self._placements, "debug": self._runs, "claims": self._claims}
         if self.arguments[0] not in rounds:
             raise self.error(f"the round must be one of {', '.join(rounds)}, got {self.arguments[0]!r}")
+        depends.uses(self.env, "claims", *(f"files {name}" for name in (PLACEMENTS, RECORD, TEXTS)))
         return rounds[self.arguments[0]]()
 
     def texts(self, chosen) -> list[tuple[str, list[nodes.Node]]]:

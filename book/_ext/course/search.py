@@ -10,6 +10,7 @@ from pathlib import Path
 
 from docutils import nodes
 from sphinx.search.en import SearchEnglish
+from sphinx.util.index_entries import split_index_msg
 
 WORD = re.compile(
     r"""\d{1,3}(?:,\d{3})+(?!\d|,\d)      # 65,504, which is 65504
@@ -59,6 +60,24 @@ def _part_boxes(app, doctree):
             raw[:] = [nodes.Text(BETWEEN_BOXES.sub(r"\1\n", raw.astext()))]
 
 
+def _complete(app):
+    """Of pages that this build did not write Sphinx forgets the index entries, and it keeps words of pages that are gone."""
+    indexer, entries = app.builder.indexer, app.env.get_domain("index").entries
+    for page in app.env.found_docs - set(indexer._index_entries):
+        found = {
+            (text, target or "", main)
+            for kind, value, target, main, _ in entries.get(page, ())
+            for text in split_index_msg(kind, value)
+        }
+        indexer._index_entries[page] = sorted(found)
+    indexer._index_entries = {page: indexer._index_entries[page] for page in sorted(app.env.found_docs)}
+    for words in (indexer._mapping, indexer._title_mapping):
+        for word in [word for word, pages in words.items() if not pages]:
+            del words[word]
+    return ()
+
+
 def setup(app):
+    app.connect("html-collect-pages", _complete)  # the last event before the index is written
     app.add_search_language(SearchCourse)
     app.connect("doctree-read", _part_boxes)
