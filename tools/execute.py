@@ -109,8 +109,8 @@ def run_cells(notebook, folder: Path) -> None:
     )
     try:
         client.execute()
-    except DeadKernelError:  # it ends the kernel when it is interrupted, and says no more
-        raise InterruptedError("the kernel was stopped before the last cell") from None
+    except (DeadKernelError, AssertionError):  # nbclient, once it has ended the kernel for a signal
+        raise InterruptedError("its kernel was stopped before the last cell") from None
 
 
 def main(arguments: list[str]) -> None:
