@@ -168,6 +168,7 @@ $(TEST_READY): requirements.txt requirements-book.txt pyproject.toml $(CONSTRAIN
 	@touch $@
 
 $(BOOK_BUILT): $(BOOK_READY) $(SOURCES) $(LOOK)
+	@mkdir -p _build
 	@$(VENV)/bin/jupyter-book build . -W -n --keep-going
 
 .PHONY: always
