@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from course import depends
 from small_book import build, claim_output, make_book
-from sphinx.errors import ExtensionError
 from test_incremental import assert_same_sites, built, picture
 
 from normlab import files
@@ -93,8 +92,8 @@ def test_of_two_builds_at_once_one_waits_for_the_other(book, first):
 def test_a_build_does_not_wait_for_ever(book, monkeypatch):
     monkeypatch.setattr(depends, "PATIENCE", 0.05)
     folder = book / "_build" / ".doctrees"
-    with files.lock(folder.parent / "book"), pytest.raises(ExtensionError, match="the book cannot be built: .*another process"):
-        folder.mkdir(parents=True)
+    folder.mkdir(parents=True)
+    with files.lock(folder.parent / "book"), pytest.raises(SystemExit, match="the book cannot be built: .*another process"):
         depends._be_alone(book, folder)
 
 
@@ -103,7 +102,7 @@ def test_a_disk_without_room_is_told_before_the_work(book, monkeypatch):
     folder = book / "_build" / ".doctrees"
     folder.mkdir(parents=True)
     monkeypatch.setattr(files.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 10**9 - 10**7, 10**7))
-    with pytest.raises(ExtensionError, match=r"the book cannot be built: .*60 MB are needed, 10 MB are free"):
+    with pytest.raises(SystemExit, match=r"the book cannot be built: .*60 MB are needed, 10 MB are free"):
         depends._be_alone(book, folder)
     (folder / depends.FINISHED).touch()
     depends._be_alone(book, folder)
@@ -117,7 +116,7 @@ def test_a_place_that_takes_no_files_is_told(book, monkeypatch, number):
     folder = book / "_build" / ".doctrees"
     folder.mkdir(parents=True)
     monkeypatch.setattr(files, "_write_through", refuse)
-    with pytest.raises(ExtensionError, match=f"^the book cannot be built: cannot write .*: {os.strerror(number)}$"):
+    with pytest.raises(SystemExit, match=f"^the book cannot be built: cannot write .*: {os.strerror(number)}$"):
         depends._be_alone(book, folder)
 
 

@@ -19,7 +19,6 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from sphinx.errors import ExtensionError
 from sphinx.util import logging
 
 from . import tools
@@ -100,7 +99,10 @@ def _start(app, config):
 
 
 def _be_alone(root: Path, folder: Path) -> None:
-    """Wait until no other process builds into ``folder``; this one does until it ends. Raises ExtensionError."""
+    """Wait until no other process builds into ``folder``; this one does until it ends.
+
+    Raises SystemExit: its sentence is then the last that a build says, without the traceback of other exceptions.
+    """
     files, place, alone = tools.package(root, "files"), folder.parent / "book", ExitStack()
     try:
         files.check_writable(place, SPACE["later" if (folder / FINISHED).exists() else "first"])
@@ -112,7 +114,7 @@ def _be_alone(root: Path, folder: Path) -> None:
             logging.getLogger(__name__).info("Another build of this book is at work; this one waits until it has ended.")
             alone.enter_context(files.lock(place, PATIENCE))
     except files.NotWrittenError as problem:
-        raise ExtensionError(f"the book cannot be built: {problem}") from None
+        raise SystemExit(f"the book cannot be built: {problem}") from None
     atexit.register(alone.close)
 
 
