@@ -162,7 +162,7 @@ $(TEST_READY): requirements.txt requirements-book.txt pyproject.toml $(CONSTRAIN
 	@touch $@
 
 $(BOOK_BUILT): $(BOOK_READY) $(SOURCES) $(LOOK)
-	@mkdir -p _build
+	@mkdir -p $(HTML) $(dir $(BOOK_BUILT))
 	@$(VENV)/bin/jupyter-book build . -W -n --keep-going
 
 .PHONY: always

@@ -97,6 +97,7 @@ def fields(item: dict) -> dict[str, str]:
 
 def write(root: Path, path: Path) -> None:
     """Write the deck of all questions of the repository at ``root``."""
+    whole.check_writable(path)
     date = _date(root)
     templates = [{"name": "Question", "qfmt": FRONT, "afmt": BACK}]
     model = genanki.Model(MODEL, f"{NAME}: question", [{"name": name} for name in FIELDS], templates, css=CSS)
@@ -105,7 +106,6 @@ def write(root: Path, path: Path) -> None:
         values = fields(item)
         tags = [f"{name}::{item[name]}" for name in ("level", "type", "topic")]
         decks[item["tier"]].add_note(Note(model, [values[name] for name in FIELDS], tags=tags))
-    whole.check_writable(path)
     with tempfile.TemporaryDirectory() as folder:
         packed = Path(folder) / "deck.apkg"
         genanki.Package([deck for deck in decks.values() if deck.notes]).write_to_file(packed, timestamp=date)
