@@ -144,7 +144,8 @@ def test_what_a_notebook_would_leave_behind_is_found(run_bare, tmp_path, home):
     place, variables = home
     code = (
         "import pathlib, subprocess, sys, tempfile\n"
-        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True, "
+        "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
         "for name in ('.cache/ours', '.cache/matplotlib', '../temporary/y'):\n"
         "    pathlib.Path.home().joinpath(name).mkdir(parents=True)\n"
         "assert pathlib.Path(tempfile.gettempdir(), 'y').exists()"
