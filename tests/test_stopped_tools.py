@@ -220,6 +220,16 @@ def test_the_matrix_takes_names():
         matrix.parts(["nobody"])
 
 
+def test_the_matrix_asks_for_other_versions_where_the_makefile_can_run_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(matrix, "ROOT", tmp_path)
+    (tmp_path / "Makefile").write_text("test:\n")
+    assert matrix.other_versions([]) == []
+    (tmp_path / "Makefile").write_text("test-copies: x\n")
+    assert [part.name for part in matrix.other_versions([])] == ["other Pythons", "newest libraries", "oldest libraries"]
+    (command,) = matrix.other_versions(["drills/week_1", "04_rmsnorm"])[1].commands
+    assert command[-1] == "COPIES=--versions newest --once --copies week_1 04_rmsnorm"
+
+
 SAY = "import os; print(os.environ['OMP_NUM_THREADS'], os.environ.get('ATEN_CPU_CAPABILITY')); print('{}'); raise SystemExit({})"
 
 

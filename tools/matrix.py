@@ -33,7 +33,7 @@ NOT_NUMERIC = (
     "tests/test_prose_numbers.py", "tests/test_claims_file.py", "tests/test_guard.py", "tests/test_house.py",
     "tests/test_contributing.py", "tests/test_quick.py", "tests/test_workflows.py", "tests/test_types.py",
 )  # fmt: skip
-OTHER_VERSIONS = "test-copies"  # the target of the Makefile that runs the notebooks with other interpreters and torch
+COPIES = "test-copies"  # the Makefile's target that runs the standalone copies with other interpreters and versions
 PYTEST = (sys.executable, "-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider")
 ASK = "import torch; print(torch.backends.cpu.get_cpu_capability())"
 
@@ -72,18 +72,24 @@ def parts(names: list[str]) -> list[Part]:
 
 
 def other_versions(names: list[str]) -> list[Part]:
-    """One run for the other versions that can be had, if the Makefile can do it."""
-    if not re.search(rf"^{OTHER_VERSIONS}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE):
+    """One run of the copies with every other Python that is there, and with the newest and the oldest libraries."""
+    if not re.search(rf"^{COPIES}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE):
         return []
-    words = ["make", "--no-print-directory", OTHER_VERSIONS, *([f"NAME={' '.join(names)}"] if names else [])]
-    return [Part("other versions", [tuple(words)])]
+    only = f" --copies {' '.join(Path(name).name for name in names)}" if names else ""
+    this = f"PYTHONS=python3.{sys.version_info.minor}"
+    make = ("make", "--no-print-directory", COPIES)
+    return [
+        Part("other Pythons", [(*make, f"COPIES=--once{only}")]),
+        Part("newest libraries", [(*make, this, f"COPIES=--versions newest --once{only}")]),
+        Part("oldest libraries", [(*make, this, f"COPIES=--versions oldest --once{only}")]),
+    ]
 
 
 def run(part: Part, out: Path) -> Part:
     """Run the part's commands, all of them, and note what came of them."""
     environment = {k: v for k, v in (os.environ | part.variables).items() if v is not None}
     ask = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True)
-    part.ran_as = ask.stdout.strip() if part.variables else "see its output"
+    part.ran_as = ask.stdout.strip() if part.variables else "in its output"
     start, said = time.monotonic(), ""
     for command in part.commands:
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
