@@ -74,8 +74,8 @@ notebooks: $(TEST_READY)  ## run all notebooks and store their outputs (NAME=01_
 record: $(TEST_READY)  ## list the recorded results; NAME=trained_streams makes one, NAME="--missing --jobs 2" all
 	$(PY) -m normlab record $(NAME)
 
-bench: $(TEST_READY)  ## time the norms against torch and a small Llama against transformers (minutes, one thread)
-	$(PY) -m normlab bench
+bench: $(TEST_READY)  ## what norms cost, counted and timed, and a small Llama against transformers (minutes); tables in bench.json too
+	$(PY) -m normlab bench --json bench.json
 
 test-matrix: $(TEST_READY)  ## notebooks with 1 and 2 threads on three instruction sets, and other versions (NAME=04_rmsnorm for one)
 	@$(PY) tools/matrix.py $(NAME)

@@ -1,10 +1,13 @@
 """The benchmark measures what it says; no timing is tested."""
 
+import json
+
 import pytest
 import torch
 from draw import normal
 
 from normlab import bench, norms
+from normlab.cost import times
 from normlab.transformer import Transformer, TransformerConfig
 
 
@@ -47,6 +50,56 @@ def test_tables_of_norms(monkeypatch, capsys):
     text = capsys.readouterr().out
     for words in ("x.clone()", "F.layer_norm", "fast.rms_norm", "4 × 16 float32", torch.__version__):
         assert words in text
+
+
+def test_the_json_has_the_tables_that_were_printed(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(bench, "COST_SIZES", ((2**16, 8),))
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.setattr(times, "peak", lambda *_, **__: 1e9)
+    threads = torch.get_num_threads()
+    path = tmp_path / "tables.json"
+    for parts in (["counts"], ["counts", "times"]):  # the second call starts anew
+        bench.main([*parts, "--width=8", "--seconds=0", "--device=cpu", f"--json={path}"])
+    torch.set_num_threads(threads)
+    found, text = json.loads(path.read_text("utf-8")), capsys.readouterr().out
+    assert torch.__version__ in found["machine"]
+    captions = [shown["caption"] for shown in found["tables"]]
+    assert len(captions) == len(set(captions)) == 2 + 2 * 3 + 2
+    for shown in found["tables"]:
+        assert shown["caption"] in text
+        for row in shown["rows"]:
+            assert len(row) == len(shown["headers"]) and all(cell in text for cell in row)
+    by_hand = next(row for row in found["tables"][0]["rows"] if row[0] == "RMSNorm, by hand")
+    assert by_hand[1:3] == ["6", "1"]
+
+
+def test_a_place_that_cannot_be_written_is_noticed_before_the_work(monkeypatch, tmp_path):
+    monkeypatch.setattr(bench, "show_counts", lambda *_: pytest.fail("worked first"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError):
+        bench.main(["counts", f"--json={tmp_path / 'file' / 'tables.json'}"])
+
+
+def test_without_a_gpu_the_cell_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    bench.show_times_of_gpu()
+    assert "CPU" in capsys.readouterr().out
+
+
+def test_with_a_gpu_the_cell_measures_it(monkeypatch, capsys):
+    """The device is a stand-in that has shapes and no numbers."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    shown = []
+    monkeypatch.setattr(bench, "show_times", lambda on, sizes, seconds: shown.append((on.type, sizes)))
+    bench.show_times_of_gpu()
+    assert shown == [("cuda", ((1, 4096), (8192, 4096)))]
+    monkeypatch.undo()
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.setattr(times, "bandwidth", lambda *_: 1e12)
+    monkeypatch.setattr(times, "peak", lambda **_: 1e13)
+    bench.show_times(torch.device("meta"), ((2**16, 8),), seconds=0.0)
+    text = capsys.readouterr().out
+    assert "1e+03 GB/s" in text and "meta" in text and "RMSNorm, compiled" in text
 
 
 def test_the_table_of_modules_names_every_bar_and_every_miss(monkeypatch, capsys):

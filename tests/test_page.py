@@ -1,5 +1,7 @@
 """claim(), show(), table(), figure(): what they print, what they refuse, what they leave in a notebook."""
 
+import re
+
 import pytest
 
 from normlab.page import tables
@@ -74,6 +76,17 @@ def test_tables_are_checked_and_aligned(capsys):
     with pytest.raises(ValueError, match="2 columns"):
         tables.table(["rule", "x"], [["a"]])
     assert "&lt;b&gt;" in tables.table_html(["h"], [["<b>"]], "")
+
+
+def test_a_table_with_filters_marks_their_columns_and_shortens_its_text(capsys):
+    headers, rows = ["model", "norm", "ε"], [["gpt", "LayerNorm", "1"], ["llama", "RMSNorm", "2"]]
+    tables.table(headers, rows, "All", filters=["norm"])
+    assert capsys.readouterr().out.splitlines() == ["All", "model  norm", "gpt    LayerNorm", "llama  RMSNorm"]
+    html = tables.table_html(headers, rows, "All", ["norm"])
+    assert re.findall(r"<th scope=\"col\"[^>]*data-filter>(\w+)<", html) == ["norm"]
+    assert 'class="normlab-table is-searchable"' in html and "is-searchable" not in tables.table_html(headers, rows)
+    with pytest.raises(ValueError, match="no column is called 'eps'; there are model, norm, ε"):
+        tables.table(headers, rows, filters=["eps"])
 
 
 def test_columns_of_numbers_are_right_aligned_and_columns_of_text_left(capsys):

@@ -420,13 +420,15 @@ def test_a_large_copy_shows_its_pictures_in_words(small):
 
     table = v4.new_output("display_data", {"text/html": "<table></table>", "text/plain": "a table"})
     slider = v4.new_output("display_data", {"text/html": "<div class='normlab-slider'></div>", "text/plain": "frames"})
+    gallery = v4.new_output("display_data", {"text/html": "<details><svg></svg></details>", "text/plain": "wirings"})
+    shown = [v4.new_code_cell("show()", outputs=[output]) for output in (table, slider, gallery)]
     for size, pictures in ((1_000, 1), (700_000, 0)):
-        write(drawn(size), v4.new_code_cell("show()", outputs=[table]), v4.new_code_cell("slide()", outputs=[slider]))
+        write(drawn(size), *shown)
         copy = copied(root)
         data = [output.data for cell in code_cells(copy)[1:] for output in cell.outputs]
-        assert [d["text/plain"] for d in data] == ["a line that rises", "a table", "frames"]
+        assert [d["text/plain"] for d in data] == ["a line that rises", "a table", "frames", "wirings"]
         assert sum("image/svg+xml" in d for d in data) == pictures
-        assert ["text/html" in d for d in data] == [False, True, bool(pictures)]
+        assert ["text/html" in d for d in data] == [False, True, bool(pictures), bool(pictures)]
         assert (WITHOUT_PICTURES in copy.cells[0].source) == (not pictures)
     write(v4.new_code_cell("print()", outputs=[v4.new_output("stream", text=700_000 * "x")]))
     with pytest.raises(ValueError, match="more than 600,000"):

@@ -47,11 +47,12 @@ def write_copies(root: Path, out: Path) -> list[Path]:
 
 
 def without_pictures(notebook):
-    """The copy with its figures and sliders as text, until the reader runs it; a line at the top says so."""
+    """The copy with its figures, sliders and drawings in HTML as text, until the reader runs it; a line at the top says so."""
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             data = output.get("data", {})
-            if "image/svg+xml" in data or "normlab-slider" in data.get("text/html", ""):
+            html = data.get("text/html", "")
+            if "image/svg+xml" in data or "normlab-slider" in html or "<svg" in html:
                 for picture in ("image/svg+xml", "text/html"):
                     data.pop(picture, None)
                     output.metadata.pop(picture, None)

@@ -20,6 +20,7 @@ _NAMES = {
     "Transformer": "normlab.transformer",
     "TransformerConfig": "normlab.config",
     "inspect": "normlab.inspection.report",
+    "doctor": "normlab.inspection.diagnosis",
 }
 
 _MODULES = (
@@ -31,6 +32,7 @@ _MODULES = (
     "cli",
     "config",
     "conventions",
+    "cost",
     "data",
     "device",
     "drills",

@@ -1,21 +1,18 @@
-"""What a norm costs: interleaved timings, as ratios within one run. ``make bench`` prints the tables.
+"""Tables of what a norm costs: counts (:mod:`normlab.cost`) and times (:mod:`normlab.cost.times`). ``make bench`` prints
+them, as text and with ``--json`` also to a file.
 
-Contenders take turns in random order, so that a change of the machine's speed meets all of them alike. A ratio is the
-median over rounds of (time of one) / (time of the base) in the same round. A call is timed together with the release
-of its result. Absolute times are those of one machine on one day; ratios carry further, but not everywhere.
+Absolute times are those of one machine on one day; ratios carry further, but not everywhere.
 """
 
 import argparse
 import copy
+import json
 import os
 import platform
-import random
-import statistics
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,67 +20,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normlab import fast, functional, norms
+from normlab import cost, device, fast, files, functional, norms
+from normlab.cost import times
+from normlab.cost.times import CLOCKS, KEEP_MEMORY, Call, Clock, Race, machine, race
 from normlab.page.tables import table
 from normlab.training.losses import next_token_loss
 
-Call = Callable[[], object]
-Clock = Callable[[], float]
-CLOCKS: dict[str, Clock] = {"wall": time.perf_counter, "cpu": time.process_time}
-
-# glibc hands every large block back to the system and pays for the next one in page faults. These settings keep
-# them: https://man7.org/linux/man-pages/man3/mallopt.3.html
-KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 36), "MALLOC_TOP_PAD_": str(1 << 28)}
-
-
-@dataclass(frozen=True)
-class Race:
-    """Seconds of every contender, one entry per round."""
-
-    times: dict[str, list[float]]
-
-    def median(self, name: str) -> float:
-        return statistics.median(self.times[name])
-
-    def best(self, name: str) -> float:
-        """The shortest time, which other programs disturb least."""
-        return min(self.times[name])
-
-    def ratio(self, name: str, base: str) -> float:
-        """How many times as long as ``base`` this contender took, the median over rounds."""
-        return statistics.median(a / b for a, b in zip(self.times[name], self.times[base]))
-
-
-def race(
-    contenders: dict[str, Call], rounds: int, warmup: int = 3, clock: Clock = time.perf_counter, calls: int = 1
-) -> Race:
-    """Time the contenders in turns, their order drawn anew in every round.
-
-    Args:
-        contenders: what to call, by name.
-        rounds: how often each is timed.
-        warmup: rounds before those that count.
-        calls: how often a contender is called in its turn; the time is that of one call.
-        clock: returns seconds. Where other programs run, ``time.process_time`` is steadier (with one thread only).
-    """
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    order = random.Random(0)
-    for turn in range(warmup + rounds):
-        for name in order.sample(list(contenders), len(contenders)):
-            call = contenders[name]
-            start = clock()
-            for _ in range(calls):
-                call()
-            seconds = (clock() - start) / calls
-            if turn >= warmup:
-                times[name].append(seconds)
-    return Race(times)
-
-
 # --- norms --------------------------------------------------------------------------------------------------------
 
-Norm = tuple[Callable[[Tensor], Tensor], list[Tensor]]  # a function of x, and its parameters
-
+Norm = cost.Norm
 
 def norm_contenders(width: int) -> dict[str, Norm]:
     """The norms of the tables by name, over vectors of ``width`` float32 features with random gains and shifts."""
@@ -152,6 +97,70 @@ def show_norms(tokens: int, width: int, rounds: int, clock: Clock) -> None:
     _show(forward, {"× x.clone()": "x.clone()"}, f"Forward, {size}")
     training = race_training(contenders, tokens, width, rounds, clock)
     _show(training, {"× F.layer_norm": "F.layer_norm", "× F.rms_norm": "F.rms_norm"}, f"Forward and backward, {size}")
+
+
+# --- what a norm costs --------------------------------------------------------------------------------------------
+
+
+def show_counts(width: int = 4096) -> None:
+    """Kernels, reductions, bytes moved and kept of every implementation, in float32 and a half type."""
+    for dtype in (torch.float32, torch.bfloat16):
+        x = cost.one_block(width, dtype)
+        rows = []
+        for name, norm in cost.implementations(width, dtype).items():
+            bill = cost.bill(norm, x)
+            numbers = (bill.kernels, bill.reductions, bill.moved, bill.backward_kernels, bill.backward_moved, bill.kept)
+            rows.append([name, *(f"{number:.0f}" for number in numbers)])
+        header = ["", "kernels", "reductions", "bytes moved", "backward: kernels", "bytes moved", "bytes kept"]
+        print()
+        _table(header, rows, f"Counts, width {width}, {_name(dtype)}; bytes per number in x")
+
+
+COST_SIZES = ((1, 4096), (128, 4096), (8192, 1024), (8192, 4096))
+
+
+def show_times(
+    on: torch.device, sizes: Sequence[tuple[int, int]] = COST_SIZES, seconds: float = 2.0, clock: Clock = CLOCKS["wall"]
+) -> None:
+    """Times of every implementation on a device, beside its own copy, and what the device can do at most."""
+    roof = times.bandwidth(sizes[-1][0] * sizes[-1][1], on)
+    print(f"\n{device_name(on)}: a copy moves {1e-9 * roof:.3g} GB/s; a product of matrices, {1e-9 * times.peak(device=on):.3g} GFLOP/s")
+    for training in (False, True):
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            for tokens, width in sizes:
+                result = times.race_norms(tokens, width, dtype, training, on, seconds, clock)
+                what = "Forward and backward" if training else "Forward"
+                _show_beside_copy(result, f"{what}, [{tokens}, {width}] {_name(dtype)}, {device_name(on)}")
+    for dtype in (torch.float32, torch.bfloat16):
+        tokens, width = sizes[-1]
+        result = times.race_addition(tokens, width, dtype, on, seconds, clock)
+        _show_beside_copy(result, f"Residual addition and norm, [{tokens}, {width}] {_name(dtype)}, {device_name(on)}")
+
+
+def _show_beside_copy(result: Race, caption: str) -> None:
+    rows = []
+    for name in result.times:
+        low, middle, high = result.quartiles(name, "x.clone()")
+        rows.append([name, f"{1e6 * result.median(name):.1f}", f"{middle:.2f}", f"{low:.2f} to {high:.2f}"])
+    print()
+    _table(["", "µs", "× x.clone()", "quartiles"], rows, caption)
+
+
+def show_times_of_gpu() -> None:
+    """The times on this machine's GPU, in a minute or two; a sentence where there is none."""
+    if torch.cuda.is_available():
+        show_times(torch.device("cuda"), ((1, 4096), (8192, 4096)), seconds=0.5)
+    else:
+        print("No CUDA device here: the times on this page are those of CPUs. On a machine with one this cell measures it.")
+
+
+def device_name(on: torch.device) -> str:
+    """What a device calls itself."""
+    return torch.cuda.get_device_name(on) if on.type == "cuda" else on.type
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 # --- the default modules and their bars -----------------------------------------------------------------------------
@@ -234,7 +243,7 @@ def show_modules(rounds: int, clock: Clock) -> bool:
                     cells.append(f"{value:.2f}" + (f" (≤ {most}{', NOT MET' if missed else ''})" if most is not None else ""))
                 rows.append([str(dtype).removeprefix("torch."), f"[{tokens}, {width}]", *cells])
         print()
-        table(["", "size", *RATIOS], rows, "Default modules, forward and backward" if training else "Default modules, forward")
+        _table(["", "size", *RATIOS], rows, "Default modules, forward and backward" if training else "Default modules, forward")
     return met
 
 
@@ -318,7 +327,7 @@ def show_training(rounds: int, clock: Clock, batch: int = 16, context: int = 256
     ]
     size = sum(p.numel() for p in theirs.parameters()) / 1e6
     caption = f"Training a Llama of {size:.1f} million parameters, {batch} × {context} tokens, {rounds} rounds"
-    table(["", "tokens/s", "× transformers"], rows, caption)
+    _table(["", "tokens/s", "× transformers"], rows, caption)
     print(f"largest difference between the logits before training: {error:.0e} of the largest logit")
     _bar("fast path / transformers, tokens/s", result.ratio("transformers", name), at_least=0.98)
     print(f"ceiling: without statistics a step is {result.ratio(name, ceiling):.3f} × as fast as on the fast path")
@@ -343,7 +352,15 @@ def _show(result: Race, bases: dict[str, str], caption: str) -> None:
         for name in result.times
     ]
     print()
-    table(["", "ms", *bases], rows, caption)
+    _table(["", "ms", *bases], rows, caption)
+
+
+_shown: list[dict[str, Any]] = []  # what :func:`main` writes as JSON
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> None:
+    _shown.append({"caption": caption, "headers": list(headers), "rows": [list(row) for row in rows]})
+    table(headers, rows, caption)
 
 
 def _bar(what: str, value: float, *, at_most: float | None = None, at_least: float | None = None) -> None:
@@ -352,51 +369,62 @@ def _bar(what: str, value: float, *, at_most: float | None = None, at_least: flo
     print(f"{what}: {value:.3f} ({bar}: {'met' if met else 'NOT MET'})")
 
 
-def _machine() -> str:
-    """Class of the machine, threads, versions, and how busy it is; no names."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
-    return (
-        f"{models[0] if models else platform.machine()}, {os.cpu_count()} cores, "
-        f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} thread(s), torch {torch.__version__}, "
-        f"Python {platform.python_version()}{load}"
-    )
-
-
 def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+PARTS = ("modules", "norms", "tuned", "counts", "times", "training", "import")
 
 
 def main(arguments: Sequence[str]) -> int:
     """The command line: see ``normlab bench --help``."""
     parser = argparse.ArgumentParser(prog="normlab bench", description="What a norm costs.")
-    parser.add_argument("part", nargs="*", choices=["modules", "norms", "tuned", "training", "import", []], help="default: all")
+    parser.add_argument("part", nargs="*", choices=[*PARTS, []], help="default: all")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=25, help="default: 25")
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each table of the part times (2)")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu is steadier on a busy machine")
+    parser.add_argument("--device", help="for the part times: cpu, cuda, mps; default: the fastest that is there")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the tables to a file as well")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     clock = CLOCKS[options.clock]
-    parts = options.part or ["modules", "norms", "tuned", "training", "import"]
-    print(_machine())
+    parts = options.part or PARTS
+    if options.json:
+        files.check_writable(options.json)
+    _shown.clear()
+    before = machine()
+    print(before)
     if "modules" in parts and not show_modules(options.rounds, clock):
         print("some bars are not met; on a busy machine try again, with --clock cpu")
     if "norms" in parts:
         show_norms(options.tokens, options.width, options.rounds, clock)
     if "tuned" in parts and platform.libc_ver()[0] == "glibc":
-        print("\nThe same with an allocator that keeps its memory (" + ", ".join(KEEP_MEMORY) + "):", flush=True)
-        same = [f"--{name}={getattr(options, name)}" for name in ("threads", "tokens", "width", "rounds", "clock")]
-        command = [sys.executable, "-m", "normlab", "bench", "norms", *same]
-        subprocess.run(command, env=os.environ | KEEP_MEMORY, check=True)
+        _show_tuned([f"--{name}={getattr(options, name)}" for name in ("threads", "tokens", "width", "rounds", "clock")])
+    if "counts" in parts:
+        show_counts(options.width)
+    if "times" in parts:
+        show_times(torch.device(options.device) if options.device else device.pick(), COST_SIZES, options.seconds, clock)
     if "training" in parts:
         print()
         show_training(options.rounds, clock)
     if "import" in parts:
         print()
         _bar("seconds for import normlab.norms beyond torch", import_seconds(), at_most=0.1)
-    print(_machine())
+    print(machine())
+    if options.json:
+        files.write(options.json, json.dumps({"machine": before, "tables": _shown}, indent=1, ensure_ascii=False).encode())
     return 0
+
+
+def _show_tuned(options: list[str]) -> None:
+    """The part norms in a process of its own, whose allocator keeps its memory."""
+    print("\nThe same with an allocator that keeps its memory (" + ", ".join(KEEP_MEMORY) + "):", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder, "tables.json")
+        command = [sys.executable, "-m", "normlab", "bench", "norms", *options, f"--json={found}"]
+        subprocess.run(command, env=os.environ | KEEP_MEMORY, check=True)
+        for shown in json.loads(found.read_text("utf-8"))["tables"]:
+            _shown.append(shown | {"caption": shown["caption"] + ", allocator that keeps its memory"})

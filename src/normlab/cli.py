@@ -1,5 +1,5 @@
 """The console script ``normlab``, one word a task: ``normlab record``, ``normlab bench``, ``normlab inspect``,
-``normlab drill``, ``normlab interview``."""
+``normlab doctor``, ``normlab drill``, ``normlab interview``."""
 
 import argparse
 import sys
@@ -11,6 +11,7 @@ COMMANDS = {
     "record": "list or make the recorded results of the course",
     "bench": "time the norms against torch, and a small Llama against transformers",
     "inspect": "say which norms a model has, how they compute and where they stand",
+    "doctor": "measure what goes wrong with a model's norms, and with what they keep in bounds",
     "drill": "coding drills: check a function of yours and name its mistake",
     "interview": "a mock interview: answer aloud, grade yourself, see what to revise",
 }
@@ -44,6 +45,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from normlab import bench
 
             return bench.main(arguments[1:])
+        case "doctor":
+            from normlab.inspection import doctor_command
+
+            return doctor_command.main(arguments[1:])
         case "drill":
             from normlab.drills import command as drills
 

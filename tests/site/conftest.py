@@ -1,14 +1,11 @@
 """What the tests of the built site share: the built pages, checked to be up to date, and a browser."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 from chromium import LAUNCH
 from pages import ROOT, is_stale
-
-sys.path.insert(0, str(ROOT / "book" / "_ext"))  # the extension `course`, for unit tests
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,12 @@
-"""The pages of the book as the table of contents lists them, what their sources hold, and built files."""
+"""The pages of the book as the table of contents lists them, what their sources hold, and built files.
+
+The pages of the package's modules, which the table of contents lists by a pattern, are ``MODULES``: their text is that of
+docstrings.
+"""
 
 import json
 import re
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -9,6 +14,9 @@ import yaml
 from bs4 import BeautifulSoup, Tag
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "book" / "_ext"))  # the extension `course`
+from course import api  # noqa: E402
+
 GENERATED = re.compile(r"(__pycache__|\.ipynb_checkpoints|\.egg-info)/")
 
 
@@ -29,12 +37,14 @@ DOCUMENTS = _documents(yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="ut
 NOTEBOOKS = [name for name in DOCUMENTS if (ROOT / f"{name}.ipynb").exists()]
 CHAPTERS = [name for name in NOTEBOOKS if not name.startswith("notebooks/drills/")]
 PAGES = [f"{name}.html" for name in DOCUMENTS]
-# The drills' pages are made by one directive: those with the most and the fewest mistakes stand for all in a browser.
+MODULES = [page.docname for page in api.pages(ROOT)]
+# The drills' pages are made by one directive, and so are those of the modules: in a browser those with the most and the
+# fewest mistakes, and the longest, stand for all.
 KINDS = [
     name
     for name in DOCUMENTS
     if not name.startswith("book/drills/") or name.endswith(("/rms_norm", "/welford"))
-]
+] + ["book/api/drills.checking"]
 
 
 def is_stale(root: Path) -> bool:

@@ -14,7 +14,7 @@ from collections import Counter
 from urllib.parse import quote, urlsplit
 
 import pytest
-from chromium import LAUNCH
+from chromium import LAUNCH, until
 from course import search
 from pages import CHAPTERS, DOCUMENTS, KINDS, NOTEBOOKS, PAGES, alt_texts, parsed, prose
 
@@ -147,7 +147,7 @@ def assert_text_is_rendered(page, name):
 def assert_dark_mode_is_dark(page):
     light = page.screenshot()
     page.emulate_media(color_scheme="dark")
-    page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+    until(page, "document.documentElement.dataset.theme === 'dark'")
     assert max(background(page)) < 40
     assert page.screenshot() != light
     plates = page.evaluate("""() => [...document.querySelectorAll("article .cell_output :is(img, .text_html)")]
@@ -308,7 +308,7 @@ def assert_page_works(visit, address, rare_word):
     seen = f"document.querySelector(`{entry}`).getBoundingClientRect().left >= 0"
     assert not page.evaluate(seen)
     page.locator("button.primary-toggle:visible").click()
-    page.wait_for_function(seen)
+    until(page, seen)
     assert visit.troubles == []
 
 
@@ -326,6 +326,10 @@ CONTRAST_ON_PAPER = """() => {
     }
     return worst;
 }"""
+# What would stand beyond the edge of the paper.
+CUT_ON_PAPER = """() => [...document.querySelectorAll("article *")].filter(box => box.checkVisibility() &&
+    !box.closest(".katex, svg, .headerlink") && box.getBoundingClientRect().right > innerWidth + 1).map(box =>
+    box.outerHTML.slice(0, 100))"""
 ON_PAPER = """() => {
     const boxes = [...document.querySelectorAll("article details")];
     const theme = document.documentElement.dataset.theme;
@@ -340,13 +344,15 @@ def test_a_dark_page_is_printed_dark_on_white_and_unfolded(browser, addresses, n
         before = page.evaluate(ON_PAPER)
         assert before[0] == "dark" and not any(before[1])
         page.emulate_media(media="print", color_scheme="dark")
-        page.wait_for_function("document.documentElement.dataset.theme === 'light'")
+        until(page, "document.documentElement.dataset.theme === 'light'")
+        page.set_viewport_size({"width": 700, "height": 1000})  # what A4 leaves
+        assert page.evaluate(CUT_ON_PAPER) == []
         contrast = page.evaluate(CONTRAST_ON_PAPER)
         assert len(contrast) > 2 and {kind: ratio for kind, ratio in contrast.items() if ratio < 4.5} == {}
         _, opened = page.evaluate(ON_PAPER)
         assert all(opened) and len(opened) >= page.locator("article .tag_solution").count()
         page.emulate_media(media="screen", color_scheme="dark")
-        page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+        until(page, "document.documentElement.dataset.theme === 'dark'")
         assert page.evaluate(ON_PAPER) == before
 
         page.evaluate(f"addEventListener('beforeprint', () => window.printed = ({ON_PAPER})())")
@@ -450,7 +456,7 @@ def test_filters_of_the_ledger_work_together_and_are_undone(ledger):
     ledger.get_by_label("Words").fill("no such word")
     assert shown(ledger) == []
     ledger.get_by_role("button", name="Show all").press("Enter")
-    ledger.wait_for_function("document.querySelector('.claim-card').checkVisibility()")
+    until(ledger, "document.querySelector('.claim-card').checkVisibility()")
     assert shown(ledger) == everything
 
 
@@ -488,7 +494,7 @@ def test_the_ledger_remembers_nothing(ledger):
     assert shown(ledger) != everything
     for again in (lambda: ledger.reload(), lambda: (ledger.goto("about:blank"), ledger.go_back())):
         again()
-        ledger.wait_for_function("document.querySelector('.claim-filter output').textContent")
+        until(ledger, "document.querySelector('.claim-filter output').textContent")
         assert shown(ledger) == everything
         assert ledger.locator(".is-covered").count() == 0 and ledger.get_by_label("Words").input_value() == ""
         assert ledger.evaluate("Object.keys(localStorage).filter(key => /claim|course/.test(key))") == []

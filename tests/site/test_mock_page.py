@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from chromium import until
 from course import mock as page_of
 from pages import parsed
 
@@ -150,6 +151,6 @@ def test_without_a_script_and_on_paper_every_question_is_there(browser, html):
     page.locator(".mock form").wait_for()
     assert not page.locator(".mock-question").first.is_visible()
     page.emulate_media(media="print")
-    page.wait_for_function("document.querySelector('.mock-question').open")
+    until(page, "document.querySelector('.mock-question').open")
     assert page.locator(".mock-answer").last.is_visible() and not page.locator(".mock form").is_visible()
     page.close()

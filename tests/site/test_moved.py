@@ -1,4 +1,4 @@
-"""Addresses that were given away keep working: chapter 5 was divided, and its old fragments lead to their new places."""
+"""Addresses that were given away keep working: chapters 5 and 8 and the reference were divided, their fragments followed."""
 
 import json
 
@@ -16,7 +16,16 @@ OLD = {
         qk-norm-and-logit-growth-at-high-learning-rates what-real-models-do in-the-interview traps
         exercise-3-which-half-must-shrink exercise-4-a-bound-of-your-choice what-this-chapter-settled
         claim-post-norms-shut claim-adam-first-step claim-roads-quality claim-qk-norm-bound claim-identity-path
-    """.split()
+    """.split(),
+    "notebooks/08_roads_after": """
+        what-real-models-do claim-two-knobs claim-3-standard claim-minimax-deepnorm claim-3-llama-recipe
+        claim-qk-norm-exists claim-3-attn-64x who-ends-lower claim-roads-quality
+    """.split(),
+    "book/api": """
+        formulas-functional layers-norms settings-of-a-transformer-config where-nan-began-training-nonfinite
+        taking-a-block-apart-inspection-sublayers results-and-data the-learner-s-shelf command-line-cli
+        normlab.functional.layer_norm normlab.norms.RMSNorm normlab.placement.Residual.forward module-normlab.bench
+    """.split(),
 }
 
 
@@ -39,5 +48,7 @@ def test_the_browser_follows(html, browser):
     ]:
         page.goto(f"{html.as_uri()}/notebooks/05_placement.html#{old}")
         page.wait_for_url(f"**/{new}#{old}", timeout=10_000)
+    page.goto(f"{html.as_uri()}/book/api.html#normlab.norms.RMSNorm")
+    page.wait_for_url("**/api/norms.html#normlab.norms.RMSNorm", timeout=10_000)
     page.goto(f"{html.as_uri()}/notebooks/05_placement.html#traps")
     assert page.url.endswith("05_placement.html#traps")

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import questions as tool
+from chromium import until
 from course import practice
 from pages import ROOT, parsed
 from small_book import build, make_book
@@ -82,7 +83,7 @@ def test_without_a_script_choices_and_folds_are_there(browser, html):
 def test_paper_shows_what_is_folded(browser, html):
     page, _ = opened(browser, html, practice.MARKED)
     page.emulate_media(media="print")
-    page.wait_for_function("document.querySelector('details.question-compare').open")
+    until(page, "document.querySelector('details.question-compare').open")
     assert card(page, f"marked-{MARKED[0]['id']}").get_by_text(plain(MARKED[0]["better"])).is_visible()
     assert not page.locator("form.practice button").first.is_visible()
     page.context.close()

@@ -14,6 +14,7 @@ calculator     the directive ``{calculator}``: the tables and the script of its 
 checklist      the directives ``{checklist…}``: what to do before Monday, with its minutes
 api            the directive ``{api}``: the package's reference, from its docstrings
 claims         the claims file, the role ``{claim}``, the directive ``{claims-ledger}``
+tables         large result tables that a reader filters and sorts
 search         a search that finds numbers and symbols
 sources        what a claim's sources are called on the pages
 moved          old addresses that keep working
@@ -24,6 +25,8 @@ drills         the directives ``{drill}`` and ``{drills}``: pages of the coding 
 house          the directive ``{house}``: a picture of the package, from its imports
 tools          the repository's tools, loaded from their files
 offline        what makes pages light and silent without a network
+access         names, roles and table headers for a screen reader
+policy         a content security policy in every page
 =============  ====================================================================
 
 It needs no torch. Of the package it uses modules of plain Python, read from `src`.
@@ -32,6 +35,7 @@ It needs no torch. Of the package it uses modules of plain Python, read from `sr
 from pathlib import Path
 
 from . import (
+    access,
     api,
     buttons,
     calculator,
@@ -45,23 +49,25 @@ from . import (
     moved,
     offline,
     outputs,
+    policy,
     practice,
     questions,
     rounds,
     search,
     storage,
     sweep,
+    tables,
     takeaway,
 )
 
 PARTS = (
-    depends, api, buttons, calculator, checklist, claims, drills, house, mathematics, mock, moved, offline, outputs,
-    practice, questions, rounds, search, storage, sweep, takeaway,
+    access, depends, api, buttons, calculator, checklist, claims, drills, house, mathematics, mock, moved, offline,
+    outputs, policy, practice, questions, rounds, search, storage, sweep, tables, takeaway,
 )
 
 # A change of these concerns all pages: they are read anew. What single pages are made from is in `depends`.
 EVERYWHERE = (
-    "_config.yml", "_toc.yml", "constraints.txt", "book/references.bib", "book/_ext/**/*.*", "tools/*.py",
+    "_config.yml", "_toc.yml", "book/api.md", "constraints.txt", "book/references.bib", "book/_ext/**/*.*", "tools/*.py",
     "src/normlab/ledger.py", "src/normlab/interview/*.py",
 )
 STATIC = ("book/_static/*.*",)  # a page names its style sheets and scripts with a digest: all are written again

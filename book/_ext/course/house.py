@@ -26,6 +26,7 @@ WIDTH = 340
 ROW, HEIGHT = 42, 25  # from row to row, of a room
 LETTER, MARGIN = 7, 14  # of a name, and beside it
 LANE, GAP = 10, 8  # a line that passes a row, between neighbors
+LANES = 6  # so many lines can pass a row
 
 Rooms = dict[str, set[str]]
 
@@ -75,7 +76,7 @@ def levels(rooms: Rooms) -> dict[str, int]:
     level, row, taken, before = {}, 0, 0.0, 0
     for room in sorted(rooms, key=lambda room: (depth[room], room)):
         taken += _width(room) + GAP
-        if depth[room] > before or taken > WIDTH - LANE:
+        if depth[room] > before or taken > WIDTH - LANES * LANE:
             row, taken, before = row + 1, _width(room) + GAP, depth[room]
         level[room] = row
     return level

@@ -5,10 +5,16 @@ stand on a page of ``TO`` under their old name are found by themselves; ``RENAME
 """
 
 import json
+from pathlib import Path
 
 from docutils import nodes
 
-TO = {"notebooks/05_placement": ["notebooks/07_why_post_ln_is_hard", "notebooks/08_roads_after"]}
+from . import api
+
+TO = {
+    "notebooks/05_placement": ["notebooks/07_why_post_ln_is_hard", "notebooks/08_roads_after", "notebooks/09_census"],
+    "notebooks/08_roads_after": ["notebooks/09_census"],
+}
 RENAMED = {  # page: {old fragment: (page, fragment)}
     "notebooks/05_placement": {
         "why-is-post-ln-hard": ("notebooks/07_why_post_ln_is_hard", "the-case-one-setting-two-placements"),
@@ -44,12 +50,18 @@ def _anchors(app, page: str) -> set[str]:
 def moved(app, page: str) -> dict[str, tuple[str, str]]:
     """For each fragment that left ``page``: the page and the fragment where it stands now."""
     here = _anchors(app, page)
-    found = {name: (there, name) for there in reversed(TO[page]) for name in _anchors(app, there)}
-    return {old: new for old, new in {**found, **RENAMED[page]}.items() if old not in here}
+    found = {name: (there, name) for there in reversed(_places(app, page)) for name in _anchors(app, there)}
+    return {old: new for old, new in {**found, **RENAMED.get(page, {})}.items() if old not in here}
+
+
+def _places(app, page: str) -> list[str]:
+    """The pages on which to look for what left ``page``: the reference was one page, and is one for each module."""
+    return [found.docname for found in api.pages(Path(app.srcdir))] if page == api.INDEX else TO.get(page, [])
 
 
 def _lead_on(app, pagename, templatename, context, doctree):
-    if pagename not in TO or not set(TO[pagename]) <= app.env.found_docs:
+    places = _places(app, pagename)
+    if not places or not set(places) <= app.env.found_docs:
         return
     uri = app.builder.get_relative_uri
     places = {old: f"{uri(pagename, page)}#{new}" for old, (page, new) in sorted(moved(app, pagename).items())}

@@ -11,7 +11,7 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.errors import ExtensionError
 
-from . import claims, depends, tools
+from . import access, claims, depends, tools
 from .questions import _fold, _Texts
 
 SCRIPT = "practice.js"
@@ -66,7 +66,9 @@ class Cards(_Texts):
     def fieldset(self, name: str, legend: str, options: Options) -> list[nodes.Node]:
         found = [raw(f"<fieldset><legend>{escape(legend)}</legend>")]
         for value, shown in options:
-            found += [raw(f'<label><input type="radio" name="{name}" value="{escape(value)}"> <span>')]
+            formula = all(isinstance(node, nodes.math) for node in shown)  # which names nothing by itself
+            label = f' aria-label="{escape(access.spoken(shown[0].astext()))}"' if formula else ""
+            found += [raw(f'<label><input type="radio" name="{name}" value="{escape(value)}"{label}> <span>')]
             found += [*shown, raw("</span></label>")]
         return [*found, raw("</fieldset>")]
 

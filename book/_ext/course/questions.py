@@ -103,7 +103,7 @@ class Questions(_Texts):
         section += _fold("Usual wrong answers", *(self._wrong(pair) for pair in item["wrong"]), name="wrong")
         section += self._chain(item["follow_ups"])
         if "zh" in item:
-            section += _fold("中文", self.inline(item["zh"]), name="zh", lang="zh-Hans")
+            section += _fold("中文 (Chinese)", self.inline(item["zh"]), name="zh", lang="zh-Hans")
         return section
 
     def _refute(self, item: dict) -> list[nodes.Node]:

@@ -255,12 +255,6 @@ def growth_within(width: int, init: Init | str, seed: int = 0, layers: int = 12)
 # --- what scale does to gradients and updates -------------------------------------------------------------------
 
 
-def jacobian_norm(x: Tensor, eps: float = 0.0) -> float:
-    """Spectral norm of the Jacobian of LayerNorm at one vector x [d]."""
-    jacobian = torch.autograd.functional.jacobian(lambda v: functional.layer_norm(v, eps=eps), x)
-    return torch.linalg.matrix_norm(jacobian, 2).item()
-
-
 ROLES = {  # of weights, by the ends of their names: the first two make the stream
     "embeddings": ("embedding",),
     "writers: attention out, MLP down": (".out", ".down"),

@@ -448,7 +448,7 @@ class Traffic(TorchDispatchMode):
         results = operation(*args, **(kwargs or {}))
         named = {name: value for name, value in (kwargs or {}).items() if name != "out"}  # that is written, not read
         inputs, outputs = (_tensors(t) for t in ((args, named), results))
-        large = [sum(t.numel() == self.numel for t in ts) for ts in (inputs, outputs)]
+        large = [sum(_numbers(t) == self.numel for t in ts) for ts in (inputs, outputs)]
         name = operation.__name__.partition(".")[0]
         if any(large) and not operation.is_view and name not in ("detach", "empty_like", "new_empty"):  # move nothing
             self.names.append(name)
@@ -460,6 +460,10 @@ class Traffic(TorchDispatchMode):
 
 def _tensors(tree) -> list[Tensor]:
     return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, Tensor)]
+
+
+def _numbers(t: Tensor) -> int:
+    return min(t.numel(), t.untyped_storage().nbytes() // t.element_size())
 
 
 def traffic(norm: Callable[[Tensor], Tensor], x: Tensor) -> Traffic:
@@ -560,17 +564,6 @@ def _both_passes(norm: Callable[[Tensor], Tensor], x: Tensor, grad: Tensor) -> N
 
 
 # --- what others measured and run -----------------------------------------------------------------------------------
-
-PAPER_SECONDS = {  # LayerNorm, RMSNorm, pRMSNorm with 6.25 % of the features: Zhang and Sennrich 2019, arXiv:1910.07467
-    "translation, Transformer (TensorFlow)": (248, 231, 225),
-    "translation, RNN (PyTorch)": (857, 763, 754),
-    "reading, RNN (Theano)": (392, 333, 330),
-    "images, convolutions": (39, 31, 30),
-    "translation, RNN (TensorFlow)": (665, 501, 493),
-    "translation, RNN (Theano)": (988, 652, 658),
-    "captions, order embedding, RNN (Theano)": (12.02, 7.12, 4.34),
-}
-
 
 _CLASSES = {
     "t5": "T5LayerNorm",

@@ -266,12 +266,17 @@ def tiny_model(family: str, seed: int = 0, **options: Any) -> nn.Module:
         base, changes = VARIANTS.get(family, (family, {}))
         model, config, sizes = FAMILIES[base]
         built = getattr(transformers, model)(getattr(transformers, config)(**sizes | changes | options)).eval()
+    return randomized(built, seed)
+
+
+@torch.no_grad()
+def randomized(model: nn.Module, seed: int = 0) -> nn.Module:
+    """The model with new weights, large enough that each matters: matrices of deviation 1 / sqrt(width), vectors moved."""
     generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for p in built.parameters():
-            draw = torch.randn(p.shape, generator=generator)
-            p.copy_(draw / p.shape[-1] ** 0.5 if p.dim() > 1 else p + 0.3 * draw)
-    return built
+    for p in model.parameters():
+        draw = torch.randn(p.shape, generator=generator)
+        p.copy_(draw / p.shape[-1] ** 0.5 if p.dim() > 1 else p + 0.3 * draw)
+    return model
 
 
 def inputs(family: str) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from normlab import files
-from normlab.inspection.cut import Layers, Settings, at_least, changes, on_meta, shorter, smaller
+from normlab.inspection.cut import Cut, Layers, Settings, at_least, changes, on_meta, shorter, smaller
 from normlab.inspection.diagram import as_ranges, wiring_diagram
 from normlab.inspection.report import ModelReport, inspect
 
@@ -92,17 +92,35 @@ def report_on(name: str, args: tuple = (), kwargs: dict[str, Any] | None = None,
         ImportError: no such module or function, or transformers is missing.
         TypeError: the function returned something else than a model.
     """
+    config = _config(name)
+    if config is not None:
+        return config.report(args, kwargs or {}, full)
+    return inspect(_made(name), *args, **(kwargs or {}))
+
+
+def build(name: str) -> tuple[nn.Module, tuple[Cut, ...]]:
+    """The model that :func:`report_on` reports on, in evaluation mode, and what was cut; errors as there."""
+    config = _config(name)
+    return (_made(name), ()) if config is None else config.built()
+
+
+def _config(name: str) -> "_Config | None":
+    """The configuration that ``name`` stands for, None for the name of a function."""
     path = Path(name)
     if path.is_dir():
         path = path / "config.json"
     if path.suffix == ".json":
-        return _Config(path).report(args, kwargs or {}, full)
+        return _Config(path)
     if ":" not in name:
         raise ValueError(f"{name!r} is neither a config.json, nor a folder with one, nor package.module:make_model")
+    return None
+
+
+def _made(name: str) -> nn.Module:
     model = _from_function(name)
     if not isinstance(model, nn.Module):
         raise TypeError(f"{name} returned {type(model).__name__}, not a torch.nn.Module")
-    return inspect(model, *args, **(kwargs or {}))
+    return model
 
 
 class _Config:
@@ -180,6 +198,19 @@ class _Config:
         raise ValueError(
             f"{self.path}: cut to a small size, the model does not run ({problems[0]}); --full takes it as it is"
         )
+
+    def built(self) -> tuple[nn.Module, tuple[Cut, ...]]:
+        """The model, cut as in :meth:`report`, and what was cut."""
+        settings = self.settings
+        try:
+            if at_least(settings) > WHOLE or _parameters(on_meta(self.make, settings)) > WHOLE:
+                settings, _ = shorter(smaller(settings), self.make)
+            with torch.random.fork_rng():
+                torch.manual_seed(0)
+                model = self.make(settings).eval()
+        except Exception as problem:
+            raise ValueError(f"{self.path}: transformers cannot build it, {_said(problem)}") from None
+        return model, tuple(changes(self.settings, settings))
 
     def _run(self, settings: Settings, layers: list[Layers], args: tuple, kwargs: dict[str, Any]) -> ModelReport:
         with torch.random.fork_rng():

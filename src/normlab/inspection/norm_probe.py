@@ -127,6 +127,64 @@ def measure(module: nn.Module, example: Tensor) -> NormReport | None:
     return reports[0] if reports else None
 
 
+@dataclass(frozen=True)
+class Formula:
+    """What a norm should compute, in float64: gain * (values / divisor) + bias, with the parameters that it has."""
+
+    report: NormReport
+    statistic: "_Statistic"
+    gain: Tensor
+    bias: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        eps = self.report.eps or 0.0
+        return self.gain * self.statistic.scores(x, eps, self.report.eps_place) + self.bias
+
+    def mean_square(self, x: Tensor) -> Tensor:
+        """What eps is added to, [..., groups, 1]."""
+        return self.statistic.parts(x)[1]
+
+
+def formula(module: nn.Module, example: Tensor, report: NormReport) -> Formula | None:
+    """The formula of a norm with the gain and bias that it has now; None if its kind, eps or gain can't be told.
+
+    Args:
+        module, example, report: as in :func:`measure`, and what that returned.
+    """
+    centered = {NormKind.LAYERNORM: True, NormKind.RMSNORM: False, NormKind.SCALENORM: False, NormKind.GROUPNORM: True}
+    if report.across_tokens or report.kind not in centered or report.eps_place is EpsPlace.UNKNOWN:
+        return None
+    statistic = _Statistic(centered[report.kind], (-1,), report.groups, report.fraction)
+    try:
+        probe = _Probe(module, example, torch.float64, redraw=False)
+        x = probe.inputs()
+        z, b = probe.halves(x)
+    except Exception:  # whatever a module of unknown making raises
+        return None
+    eps, bias = report.eps or 0.0, probe.over_tokens(b)[0]
+    if report.kind is NormKind.SCALENORM:  # its eps stands beside the squared length
+        eps /= probe.width if report.eps_place is EpsPlace.INSIDE else probe.width**0.5
+        report = replace(report, eps=eps)
+    scores = statistic.scores(x, eps, report.eps_place)
+    gain = _gain(probe, z, scores)
+    if not gain.isfinite().all() or not _equal(z, gain * scores, 1e-3, floor=1e-3):
+        return None
+    gain = _as_stored(gain, probe.parameters)
+    bias = _as_stored(bias, probe.parameters)
+    return Formula(report, statistic, gain, bias)
+
+
+def _as_stored(found: Tensor, parameters: list[nn.Parameter]) -> Tensor:
+    """What was measured, to the last digit where it is a stored parameter, or that plus 1."""
+    for parameter in parameters:
+        if parameter.numel() == found.numel():
+            stored = parameter.double().view(found.shape)
+            for exact in (stored, 1 + stored):
+                if _equal(exact, found, floor=1e-2):
+                    return exact
+    return found
+
+
 def _measure(module: nn.Module, example: Tensor, name: str) -> NormReport | None:
     probe = _Probe(module, example)
     report = NormReport(name, None, probe.width, across_tokens=probe.crosses_tokens())
@@ -162,13 +220,13 @@ class _FeaturesLast(nn.Module):
 
 
 class _Probe:
-    """A copy of the module with random parameters, and inputs to feed it.
+    """A copy of the module with random parameters (or, without ``redraw``, its own), and inputs to feed it.
 
     Attributes:
         trailing: the axes over which gains may differ: features, or heads and features.
     """
 
-    def __init__(self, module: nn.Module, example: Tensor, dtype: torch.dtype | None = None):
+    def __init__(self, module: nn.Module, example: Tensor, dtype: torch.dtype | None = None, redraw: bool = True):
         self.dtype = dtype or (torch.float64 if example.dtype == torch.float64 else torch.float32)
         self.module = copy.deepcopy(module).requires_grad_(False).to(self.dtype)
         # Running statistics take part in training only; norms without them behave the same in both modes.
@@ -179,7 +237,7 @@ class _Probe:
         self.trailing = example.shape[-max([1, *(p.dim() for p in self.parameters)]) :]
         self.leading = example.dim() - len(self.trailing)
         self.generator = torch.Generator().manual_seed(0)
-        for parameter in self.parameters:
+        for parameter in self.parameters if redraw else ():
             self.redraw(parameter)
 
     def redraw(self, parameter: Tensor) -> None:
@@ -212,7 +270,7 @@ class _Probe:
         x = self.inputs()
         other = x.clone()
         other.view(-1)[0] *= 16  # more than any other, so that the largest entry of the vector changes too
-        return (self(x) - self(other)).abs() > 1e-9
+        return (self(x) - self(other)).abs() > 1e-5  # less is rounding: some norms choose their way by the whole batch
 
     def crosses_tokens(self) -> bool:
         return bool(self.over_tokens(self.reach())[1:].any())
@@ -273,8 +331,8 @@ def _match(probe: _Probe) -> _Fit | None:
         return None  # activations that saturate ignore scale too, but they have no parameters
     x = _LARGE * probe.inputs()
     z, b = probe.halves(x)
-    if not (_equal(probe.halves(2 * x)[0], z) and probe.same_in_all_tokens(b)):
-        return None
+    if not z.any() or not (_equal(probe.halves(2 * x)[0], z) and probe.same_in_all_tokens(b)):
+        return None  # all zero: its squares overflow at this size
     for kind, statistic in _candidates(probe, x, z):
         fit = _Fit(kind, _gain(probe, z, statistic.scores(x)), statistic)
         if _equal(fit.gain * fit.scores(x), z):

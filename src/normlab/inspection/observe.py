@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normlab.inspection.sublayers import Sublayer
+from normlab.inspection.sublayers import Attention, Sublayer
 from normlab.inspection.trace import Node, tensors
 from normlab.inspection.wiring import Block, Wiring, wiring_of
 from normlab.probes import SublayerReading
@@ -39,7 +39,7 @@ def readings(
     return [
         SublayerReading(layer, sublayer.kind, **{name: t.detach().cpu().double() for name, t in seen.items()})
         for layer, block in _blocks(_observe(model, ids, attention_mask, inputs))
-        for sublayer, seen in _streams(block)
+        for sublayer, seen in sublayer_streams(block)
     ]
 
 
@@ -58,7 +58,7 @@ def _blocks(wiring: Wiring) -> Iterator[tuple[int, Block]]:
         yield layer, block
 
 
-def _streams(block: Block) -> Iterator[tuple[Sublayer, dict[str, Tensor]]]:
+def sublayer_streams(block: Block) -> Iterator[tuple[Sublayer, dict[str, Tensor]]]:
     """The tensors of every sublayer's reading; streams between parallel branches are added up here."""
     stream: Tensor | None = None
     for sublayer in block.sublayers:
@@ -112,13 +112,18 @@ def attention(
     for layer, block in _blocks(_observe(model, ids, attention_mask, inputs)):
         for sublayer in block.sublayers:
             if sublayer.attention is not None:
-                logits = sublayer.attention.logits.value.detach().cpu()
-                # Some models hide keys by adding the most negative number.
-                logits = logits.masked_fill(logits <= torch.finfo(logits.dtype).min / 2, float("-inf")).double()
-                if attention_mask is not None and attention_mask.shape[-1] == logits.shape[-2]:
-                    logits = logits.masked_fill(~attention_mask.cpu().bool()[:, None, :, None], float("-inf"))
-                found.append(AttentionReading(layer, logits))
+                found.append(attention_reading(layer, sublayer.attention, attention_mask))
     return found
+
+
+def attention_reading(layer: int, attention: Attention, attention_mask: Tensor | None = None) -> AttentionReading:
+    """The logits of one attention, with -inf at what is hidden."""
+    logits = attention.logits.value.detach().cpu()
+    # Some models hide keys by adding the most negative number.
+    logits = logits.masked_fill(logits <= torch.finfo(logits.dtype).min / 2, float("-inf")).double()
+    if attention_mask is not None and attention_mask.shape[-1] == logits.shape[-2]:
+        logits = logits.masked_fill(~attention_mask.cpu().bool()[:, None, :, None], float("-inf"))
+    return AttentionReading(layer, logits)
 
 
 @dataclass(frozen=True)

@@ -146,9 +146,13 @@ def inspect(model: nn.Module, *args: Any, **kwargs: Any) -> ModelReport:
         ValueError: no input was given and the model fails on the one that was tried, or its tensors are on the meta
             device or were made in inference mode. With an input the model's own error is raised.
     """
-    wiring = _observe(model, args, kwargs)
+    return report_of(_observe(model, args, kwargs))
+
+
+def report_of(wiring: Wiring) -> ModelReport:
+    """What :func:`inspect` says about a run that was watched."""
     return ModelReport(
-        type(model).__name__,
+        type(wiring.run.model).__name__,
         tuple(_stack(stack) for stack in wiring.stacks),
         _last_hidden(wiring),
     )

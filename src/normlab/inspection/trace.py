@@ -105,7 +105,7 @@ def trace(model: nn.Module, *args: Any, **kwargs: Any) -> Trace:
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
-        stack.enter_context(_undone(model))
+        stack.enter_context(undone(model))
         stack.enter_context(recorder.parameters_undone(model))
         stack.enter_context(_without_checkpoints())
         for module in model.modules():
@@ -365,7 +365,7 @@ def _place(tensor: Tensor) -> int:
 
 
 @contextmanager
-def _undone(model: nn.Module) -> Iterator[None]:
+def undone(model: nn.Module) -> Iterator[None]:
     """Within the block the modules work on copies of their buffers and of tensors in their attributes."""
     before = {module: dict(vars(module)) for module in model.modules()}
     copies: dict[int, Any] = {}
