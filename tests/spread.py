@@ -16,6 +16,7 @@ HEAVY = [
     "tests/test_types.py",
     "tests/site/test_small_books.py",
     "tests/site/test_incremental.py",
+    "tests/site/test_stopped.py",
     "tests/test_contributing.py",
     "tests/test_inspect.py",
     "tests/test_distributed.py",
