@@ -22,6 +22,7 @@ HEAVY = [
     "tests/test_inspect_models.py",
     "tests/site/test_small_books.py",
     "tests/site/test_incremental.py",
+    "tests/site/test_stopped.py",
 ]
 # Tests as long as a whole file, which share nothing with the rest of theirs.
 APART = ["tests/test_standalone.py::test_runs_elsewhere"]

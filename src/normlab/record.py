@@ -380,7 +380,10 @@ def recipes() -> dict[str, Recipe]:
 
 
 def main(arguments: list[str]) -> int:
-    """The command line: 0 if all went well, 1 if a run failed, 2 if a record or a place is not to be had."""
+    """The command line: 0 if all went well, 1 if a run failed, 2 if a record or a place is not to be had.
+
+    130 after Ctrl+C.
+    """
     known = recipes()
     parser = argparse.ArgumentParser(
         prog="normlab record",
@@ -424,6 +427,8 @@ def main(arguments: list[str]) -> int:
             return max((_make_and_tell(recipe, options.jobs, client) for recipe in chosen), default=0)
     except (ConnectionError, ImportError) as problem:
         return _complain(problem)
+    except KeyboardInterrupt:
+        return _complain("stopped; every finished run is written, and the same command goes on from there", status=130)
 
 
 def _make_and_tell(recipe: Recipe, n_jobs: int | None, cluster: Any) -> int:
