@@ -282,6 +282,73 @@ def test_more_faults_are_named_and_their_controls_are_not(name):
     assert normlab.doctor(build(False), IDS).ids == ()
 
 
+class Hides(nn.Module):
+    """A block as it is often written by hand; ``pattern`` [T, T] says what each token may see."""
+
+    def __init__(self, pattern):
+        super().__init__()
+        self.pattern = pattern
+        self.first, self.second = nn.LayerNorm(32), nn.LayerNorm(32)
+        self.qkv, self.out, self.up, self.down = (nn.Linear(*s) for s in ((32, 96), (32, 32), (32, 64), (64, 32)))
+
+    def forward(self, x):
+        q, k, v = (t.unflatten(-1, (4, 8)).transpose(1, 2) for t in self.qkv(self.first(x)).chunk(3, -1))
+        seen = self.pattern(torch.ones(x.shape[1], x.shape[1], dtype=torch.bool))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        x = x + self.out(y.transpose(1, 2).flatten(2))
+        return x + self.down(nn.functional.gelu(self.up(self.second(x))))
+
+
+def by_hand(*patterns):
+    torch.manual_seed(0)
+    blocks = [Hides(pattern) for pattern in patterns]
+    return nn.Sequential(nn.Embedding(65, 32), *blocks, nn.LayerNorm(32), nn.Linear(32, 65))
+
+
+def prefix(ones):
+    seen = ones.tril()
+    seen[:, :4] = True
+    return seen
+
+
+def window(ones):
+    return ones.tril(3).triu(-3)
+
+
+def all_tokens(ones):
+    return ones
+
+
+@pytest.mark.parametrize("wrong", [lambda ones: ones.tril(1), lambda ones: ones.triu(), lambda ones: ones.triu(-2)])
+def test_a_causal_mask_that_is_off_is_named(wrong):
+    assert normlab.doctor(by_hand(wrong, wrong), IDS).ids == ("future-leaks",)
+    assert normlab.doctor(by_hand(torch.tril, wrong), IDS).ids == ("future-leaks",)
+
+
+@pytest.mark.parametrize("pattern", [torch.tril, prefix, window, all_tokens])
+def test_patterns_of_healthy_models_are_not_named(pattern):
+    found = normlab.doctor(by_hand(pattern, pattern), IDS)
+    assert found.ids == ()
+    # A mask that was left out looks like an encoder; that the leak was not looked for is said.
+    assert ("missing causal mask" in str(found)) == (pattern is not torch.tril)
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_shift_of_zero_is_no_gain(swap):
+    """Of a LayerNorm in bfloat16 the gain is stuck, whatever its shift does."""
+    model = by_hand(torch.tril, torch.tril).bfloat16()
+    parameters = sorted(model.parameters(), key=lambda p: p.dim(), reverse=swap)
+    found = normlab.doctor(model, IDS, optimizer=torch.optim.AdamW(parameters, 1e-3, betas=(0.9, 0.95)))
+    assert "5 of 5 gains" in next(f.text for f in found.findings if f.id == "gains-cannot-move")
+    assert "pulls 5 gains" in next(f.text for f in found.findings if f.id == "decay-on-gains")
+    assert next(row.value for row in found.table if row.name == "gains with weight decay").endswith("of 5")
+
+
+def test_batch_norm_in_a_model_without_tokens_is_no_fault():
+    model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4))
+    assert normlab.doctor(model, torch.randn(8, 16)).ids == ()
+
+
 def test_every_kind_of_finding_is_planted_somewhere():
     from normlab.inspection.findings import KINDS
 

@@ -693,13 +693,13 @@ def without_final_norm(model: nn.Module) -> nn.Module:
     return model
 
 
-def steps_after_a_jump(beta2: float, before: int = 5000, after: int = 60) -> list[float]:
-    """Lengths of AdamW's steps, in units of the rate, once a gradient that was 1e-3 for long is 1."""
+def steps_after_a_jump(beta2: float, before: int = 5000, after: int = 60, lasts: int = 60) -> list[float]:
+    """Lengths of AdamW's steps, in units of the rate, once a gradient that was 1e-3 for long is 1 for ``lasts`` steps."""
     x = nn.Parameter(torch.zeros((), dtype=torch.float64))
     optimizer = torch.optim.AdamW([x], 1.0, betas=(0.9, beta2), eps=0.0, weight_decay=0.0)
     lengths = []
     for step in range(before + after):
-        x.grad = torch.full((), 1e-3 if step < before else 1.0, dtype=torch.float64)
+        x.grad = torch.full((), 1.0 if before <= step < before + lasts else 1e-3, dtype=torch.float64)
         old = x.item()
         optimizer.step()
         lengths.append(abs(x.item() - old))

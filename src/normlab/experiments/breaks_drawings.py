@@ -34,7 +34,8 @@ def curves(ax: Axes, losses: Mapping[str, Sequence[float]], every: int = 5) -> N
     for (name, values), (color, line) in zip(losses.items(), _STYLES):
         means = [fmean(values[i : i + every]) for i in range(0, len(values), every)]
         ax.plot([i * every + every / 2 for i in range(len(means))], means, line, color=color)
-        ax.text(len(values), means[-1], name, color=color, ha="right", va="bottom")
+        end = (len(values), means[-1])  # below the line: it falls, so that there is room
+        ax.annotate(name, end, (0, -7), textcoords="offset points", color=color, ha="right", va="top")
     ax.set(title="Bad training, no NaN", xlabel="step", ylabel="loss (nats)")
 
 

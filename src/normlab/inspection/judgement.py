@@ -13,6 +13,7 @@ from normlab.inspection.measurements import Measurements, NormReading
 from normlab.inspection.norm_probe import EpsPlace, Gain
 from normlab.inspection.trials import STEPS, Trials
 from normlab.inspection.wiring import Wiring
+from normlab.norms import NormKind
 
 ERROR_OF_NORMS = 2.0  # in units of the output type's eps; healthy: up to 0.8
 EPS_SHARE = 0.3  # healthy, of norms on the stream: below 0.1
@@ -46,7 +47,7 @@ def _all(
     yield from _gains(seen)
     yield from _optimizer(trials)
     yield from _attention(seen)
-    yield from _tokens(seen, trials)
+    yield from _tokens(seen, trials, wiring)
     yield from _structure(seen, wiring)
     yield from _logits(seen)
 
@@ -186,22 +187,33 @@ def _attention(seen: Measurements) -> Iterator[tuple[str, str]]:
         )
 
 
-def _tokens(seen: Measurements, trials: Trials) -> Iterator[tuple[str, str]]:
+def _tokens(seen: Measurements, trials: Trials, wiring: Wiring) -> Iterator[tuple[str, str]]:
     across = [r for r in seen.norms if r.report.across_tokens]
     future, rows = trials.future or 0.0, trials.rows or 0.0
+    nowhere = trials.rows is None and not seen.attention and not wiring.stacks  # an MLP, say
+    if nowhere and all(r.report.kind is NormKind.BATCHNORM for r in across):
+        across = []  # there it stands where it belongs
     if across:
         kinds = ", ".join(sorted({r.report.kind.value for r in across if r.report.kind})) or "of unknown kind"
+        measured = {"later tokens change earlier logits": trials.future, "other rows change a row": trials.rows}
+        changes = {who: by for who, by in measured.items() if by is not None}
         yield (
             "norm-across-tokens",
             f"{len(across)} of {len(seen.norms)} norms take statistics across tokens ({kinds}; "
-            f"{listed([r.name for r in across])}); with these in training mode, later tokens change earlier logits by "
-            f"{number(future)} standard deviations, other rows by {number(rows)}.",
+            f"{listed([r.name for r in across])})" + ("; with these in training mode, " if changes else "")
+            + ", ".join(f"{who} by {number(by)} standard deviations" for who, by in changes.items()) + ".",
         )
     elif future > LEAK:
         yield (
             "future-leaks",
             f"later tokens change earlier logits by {number(future)} standard deviations although the attention is "
             "causal.",
+        )
+    elif seen.torn_mask:
+        yield (
+            "future-leaks",
+            "attention shows tokens some later ones, in a pattern that is neither causal nor that of an encoder or a "
+            "prefix.",
         )
     elif rows > LEAK:
         yield "rows-leak", f"other rows of the batch change the logits of a row by {number(rows)} standard deviations."

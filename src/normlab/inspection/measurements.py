@@ -83,7 +83,10 @@ class Depth:
 
 @dataclass
 class Measurements:
-    """What the run showed; None and empty where it showed nothing, with the reason in ``missing``."""
+    """What the run showed; None and empty where it showed nothing, with the reason in ``missing``.
+
+    ``causal``: no token sees a later one; ``torn_mask``: tokens see later ones, but not as in an encoder or a prefix.
+    """
 
     norms: list[NormReading] = field(default_factory=list)
     depth: list[Depth] = field(default_factory=list)
@@ -91,6 +94,7 @@ class Measurements:
     attention: list[AttentionReading] = field(default_factory=list)
     bounds: list[float | None] = field(default_factory=list)
     causal: bool | None = None
+    torn_mask: bool = False
     entropy: float | None = None
     entropy_share: float | None = None
     loss: float | None = None
@@ -184,17 +188,19 @@ def _add_parameters(reading: NormReading, wiring: Wiring) -> None:
     used = [n.value for n in wiring.behind(norm.output, stop={norm.source}) if isinstance(n.value, nn.Parameter)]
     reading.parameters = list(dict.fromkeys(used))
     gain = reading.formula.gain if reading.formula else None
-    for parameter in reading.parameters:
-        stored = parameter.detach().double().flatten()
-        if gain is None:  # not understood: a shift starts at 0, a gain does not
-            is_gain = parameter.dim() == 1 and bool(stored.any())
-        elif stored.numel() == gain.numel():
-            target = gain.flatten()
-            is_gain = any(torch.allclose(s, target, 1e-3, 1e-3) for s in (stored, 1 + stored))
-        else:
-            is_gain = False
-        if is_gain:
-            reading.gains.append(parameter)
+    if gain is None:  # not understood: a shift starts at 0, a gain does not
+        reading.gains = [p for p in reading.parameters if p.dim() == 1 and bool(p.detach().any())]
+        return
+    # Stored as w before stored as 1 + w: else a shift of 0 would pass for a gain of 1 + 0.
+    for offset in (0.0, 1.0):
+        reading.gains = [p for p in reading.parameters if _holds(p, gain.flatten() - offset)]
+        if reading.gains:
+            return
+
+
+def _holds(parameter: nn.Parameter, values: Tensor) -> bool:
+    stored = parameter.detach().double().flatten()
+    return stored.numel() == values.numel() and torch.allclose(stored, values, 1e-3, 1e-3)
 
 
 def _real(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -353,6 +359,7 @@ def _attention(subject: Subject, wiring: Wiring, found: Measurements) -> None:
         found.missing["attention logits and entropy"] = "no attention was recognized"
         return
     found.causal = all(_is_causal(reading.logits) for reading in last) if last else None
+    found.torn_mask = any(_is_torn(reading.logits, subject.mask) for reading in last)
     entropies, spreads = [], []
     for reading in found.attention:
         seen = reading.logits.isfinite().sum(-1)
@@ -373,6 +380,26 @@ def _is_causal(logits: Tensor) -> bool:
         return False
     later = torch.ones(T, T, dtype=torch.bool).triu(1)
     return not logits[..., :T][..., later].isfinite().any()  # behind them attention sinks may stand
+
+
+def _is_torn(logits: Tensor, mask: Tensor | None) -> bool:
+    """Whether tokens see later ones in a way that neither an encoder nor a prefix explains.
+
+    Encoders see both ways; who sees a later token in a prefix sees what that one sees. A causal mask that is off by one
+    or the wrong way round does neither.
+    """
+    T = logits.shape[-2]
+    if logits.dim() != 4 or logits.shape[-1] < T or T < 3 or logits.isnan().any() or _is_causal(logits):
+        return False
+    sees = logits[..., :T].isfinite()
+    if mask is not None and mask.shape == (sees.shape[0], T):
+        real = mask.to(sees.device)
+        sees = sees & real[:, None, :, None] & real[:, None, None, :]
+    if torch.equal(sees, sees.transpose(-1, -2)):
+        return False
+    only_later = not sees[..., torch.ones(T, T, dtype=torch.bool).tril(-1)].any()
+    through_others = (sees.float() @ sees.float()) > 0
+    return only_later or bool((through_others & ~sees).any())
 
 
 def _bound(sublayer: Sublayer, reading: AttentionReading) -> float | None:

@@ -114,7 +114,10 @@ def _future(subject: Subject, seen: Measurements, found: Trials) -> None:
     if seen.causal is None:
         raise NotMeasured("no attention was recognized, so that it is unknown whether tokens may see later ones")
     if not seen.causal:
-        raise NotMeasured("its attention sees later tokens, as an encoder's does")
+        raise NotMeasured(
+            "its attention sees later tokens: right in an encoder, a missing causal mask where the next token is to be "
+            "predicted"
+        )
     half = ids.shape[1] // 2
     other = torch.cat([ids[:, :half], _others(ids)[:, half:]], 1)
     training = _norms_that_learn_statistics(seen)
