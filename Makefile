@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 OLDEST_PYTHON ?= python3.11
+PYTHONS ?= python3.11 python3.12 python3.13
 PORT ?= 8000
 NAME ?=
 UPGRADE ?=
@@ -11,6 +12,7 @@ VENV := .venv
 CONSTRAINTS := constraints.txt
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet --no-user
+ALONE := tools/alone.py _build/set-up
 HTML := _build/html
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu
 
@@ -31,16 +33,11 @@ LOOK := $(if $(BOOK_REPOSITORY_URL)$(BOOK_COLAB_URL)$(GITHUB_REPOSITORY),always)
 # On all cores; whatever is left out fails the run.
 WHOLE_RUN := $(PY) -m pytest -rs --durations=10 -n auto --whole
 
-# What a run on another instruction set can change: the numbers, not the texts and the site.
-NUMERIC := --ignore=tests/site --ignore=tests/test_packaging.py --ignore=tests/test_standalone.py \
-	--ignore=tests/test_notebooks_clean.py --ignore=tests/test_prose_numbers.py --ignore=tests/test_claims_file.py \
-	--ignore=tests/test_guard.py --ignore=tests/test_house.py
-
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --no-annotate --no-emit-package normlab \
 	--custom-compile-command "make pins"
 
-.PHONY: help book serve quick test test-all test-matrix test-oldest test-newest lab notebooks record bench drill-score colab sheet deck \
-	offline wheel linkcheck pins clean
+.PHONY: help book serve quick test test-all test-matrix test-oldest test-newest test-copies test-gpu lab notebooks record bench drill-score colab sheet deck \
+	offline wheel linkcheck audit pins clean
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -81,13 +78,8 @@ record: $(TEST_READY)  ## list the recorded results; NAME=trained_streams makes 
 bench: $(TEST_READY)  ## what norms cost, counted and timed, and a small Llama against transformers (minutes); tables in bench.json too
 	$(PY) -m normlab bench --json bench.json
 
-test-matrix: $(TEST_READY)  ## run notebooks and numeric tests with 1 and 2 threads on three instruction sets
-	@failed=; for threads in 1 2; do for isa in default avx2 native; do \
-		echo "== $$threads thread(s), $$isa"; \
-		if [ $$isa = native ]; then unset ATEN_CPU_CAPABILITY; else export ATEN_CPU_CAPABILITY=$$isa; fi; \
-		OMP_NUM_THREADS=$$threads $(PY) -m pytest -q $(NUMERIC) || failed="$$failed $$threads/$$isa"; \
-	done; done; \
-	[ -z "$$failed" ] || { echo "failed (threads/instruction set):$$failed" >&2; exit 1; }
+test-matrix: $(TEST_READY)  ## notebooks with 1 and 2 threads on three instruction sets, and other versions (NAME=04_rmsnorm for one)
+	@$(PY) tools/matrix.py $(NAME)
 
 test-oldest:  ## run tests and notebooks with the oldest versions that are allowed, in .venv-oldest (Python 3.11)
 	@command -v "$(OLDEST_PYTHON)" >/dev/null || \
@@ -97,6 +89,12 @@ test-oldest:  ## run tests and notebooks with the oldest versions that are allow
 test-newest:  ## the same with the newest versions of everything, in .venv-newest
 	@mkdir -p _build && : > _build/newest.txt  # no pins
 	@$(MAKE) --no-print-directory oldest VENV=.venv-newest CONSTRAINTS=_build/newest.txt
+
+test-copies: $(TEST_READY)  ## run every standalone copy twice with each of PYTHONS, in .venvs (COPIES="--versions newest --once")
+	$(PY) tools/run_copies.py $(PYTHONS) --torch-index $(TORCH_CPU_INDEX) $(COPIES)
+
+test-gpu: $(TEST_READY)  ## run the CUDA tests, all notebooks and the timings on the GPU, if there is one
+	$(PY) tools/try_gpu.py
 
 .PHONY: oldest
 # A cell must not raise; its outputs may differ from the committed ones. Types, pages and copies are those of the pins.
@@ -127,6 +125,9 @@ wheel: $(TEST_READY)  ## write the package as a wheel to _build/wheel
 linkcheck: $(BOOK_READY)  ## ask for every address on the web that the book names (needs a network; some minutes)
 	@$(VENV)/bin/jupyter-book build . --builder linkcheck --path-output _build/links -n --keep-going
 
+audit: $(TEST_READY)  ## ask a public list for known faults of the pinned libraries (installs pip-audit; needs a network)
+	@$(PY) tools/audit.py $(CONSTRAINTS)
+
 pins:  ## resolve requirements.txt into constraints.txt and …-oldest.txt (needs uv; UPGRADE=--upgrade moves all)
 	$(COMPILE) $(UPGRADE) requirements.txt -o constraints.txt
 	@mkdir -p _build
@@ -147,12 +148,12 @@ $(VENV_READY):
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo "Python's venv module is missing; on Debian or Ubuntu install it with: apt install python3-venv" >&2; exit 1; }
 	@echo "Creating $(VENV) with $$("$(PYTHON)" --version)"
-	@"$(PYTHON)" -m venv $(VENV)
+	@"$(PYTHON)" $(ALONE) "$(PYTHON)" -m venv $(VENV)
 	@touch $@
 
 $(BOOK_READY): requirements-book.txt $(CONSTRAINTS) | $(VENV_READY)
 	@echo "Installing what the book needs"
-	@$(PIP) -r requirements-book.txt -c $(CONSTRAINTS)
+	@$(PY) $(ALONE) $(PIP) -r requirements-book.txt -c $(CONSTRAINTS)
 	@touch $@
 
 # The CPU build of torch is a tenth of the default one on Linux. It comes from an index of its own, which may
@@ -162,12 +163,13 @@ $(TEST_READY): requirements.txt requirements-book.txt pyproject.toml $(CONSTRAIN
 	@echo "Installing torch, Jupyter and the tests (once; some minutes)"
 	@$(PY) -c 'import torch' 2>/dev/null || nvidia-smi -L >/dev/null 2>&1 || \
 		! $(PY) -c 'import signal, urllib.request as web; signal.alarm(5); web.urlopen("$(TORCH_CPU_INDEX)/torch/")' 2>/dev/null || \
-		$(PIP) torch -c $(CONSTRAINTS) --no-deps --index-url $(TORCH_CPU_INDEX) || \
+		$(PY) $(ALONE) $(PIP) torch -c $(CONSTRAINTS) --no-deps --index-url $(TORCH_CPU_INDEX) || \
 		echo "torch's CPU index failed; taking the default one"
-	@$(PIP) -r requirements.txt -c $(CONSTRAINTS)
+	@$(PY) $(ALONE) $(PIP) -r requirements.txt -c $(CONSTRAINTS)
 	@touch $@
 
 $(BOOK_BUILT): $(BOOK_READY) $(SOURCES) $(LOOK)
+	@mkdir -p $(HTML) $(dir $(BOOK_BUILT))
 	@$(VENV)/bin/jupyter-book build . -W -n --keep-going
 
 .PHONY: always

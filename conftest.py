@@ -22,6 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # `make test-matrix` sets 2 as we
 LIGHT = str(Path(__file__).parent / "tests" / "light")  # on the path of all that the tests start
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (LIGHT, os.environ.get("PYTHONPATH"))))
 os.environ.pop("NORMLAB_STRICT_SHOW", None)  # only tools/execute.py refuses values near a rounding border
+for _name in ("NORMLAB_DEVICE", "NORMLAB_LARGER"):  # what is compared is computed on the CPU
+    os.environ.pop(_name, None)
 
 
 def pytest_addoption(parser):

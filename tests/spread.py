@@ -10,15 +10,19 @@ from xdist.scheduler import LoadScopeScheduling
 
 # The longest files in order, after the notebooks: 60 to 10 seconds of one core.
 HEAVY = [
-    "tests/test_guard.py",
     "tests/site/test_browser.py",
+    "tests/site/test_access_pages.py",
+    "tests/test_guard.py",
+    "tests/test_doctor_healthy.py",
     "tests/test_experiments_placement_trained.py",
     "tests/test_types.py",
-    "tests/site/test_small_books.py",
-    "tests/site/test_incremental.py",
+    "tests/test_distributed.py",
     "tests/test_contributing.py",
     "tests/test_inspect.py",
-    "tests/test_distributed.py",
+    "tests/test_inspect_models.py",
+    "tests/site/test_small_books.py",
+    "tests/site/test_incremental.py",
+    "tests/site/test_stopped.py",
 ]
 # Tests as long as a whole file, which share nothing with the rest of theirs.
 APART = ["tests/test_standalone.py::test_runs_elsewhere"]

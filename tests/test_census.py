@@ -224,7 +224,11 @@ def test_the_gallery_shows_every_told_wiring_once(capsys):
     apart = [next(first for first, names in groups.items() if name in names) for name in ("cohere", "gpt_neox", "llama")]
     assert len(set(apart)) == 3
     drawings.gallery(found)
-    assert len(capsys.readouterr().out.splitlines()) == len(groups)
+    lines = {re.split("[,:]", line)[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert len(lines) == len(groups)
+    told = {first: line.split("QK-norm ")[1].split(";")[0] for first, line in lines.items() if "QK-norm" in line}
+    shown = {name: next(text for first, text in told.items() if name in groups[first]) for name in ("qwen3", "llama4_text")}
+    assert shown == {"qwen3": "per head, before RoPE", "llama4_text": "per head, after RoPE"}
 
 
 def test_a_slim_drawing_keeps_the_wiring_and_drops_what_designs_may_not_share():

@@ -108,5 +108,6 @@ def test_a_worker_is_killed_and_nothing_is_lost_or_kept_twice(cluster, tmp_path,
 def test_no_scheduler_there(address, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(record, "recipes", lambda: {"squares": record.Recipe("squares", "", [{"seed": 0}], dict)})
     monkeypatch.setattr(record, "FOLDER", tmp_path)
+    monkeypatch.setattr(record, "SCHEDULER_SECONDS", 1)
     assert record.main(["squares", "--dask", address]) == 2
     assert capsys.readouterr().err.startswith(f"normlab record: no Dask scheduler answers at {address!r} (")

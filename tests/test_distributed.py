@@ -1,7 +1,12 @@
-"""The same script, alone and under torchrun with two gloo processes on the CPU."""
+"""The same script, alone and in two gloo processes on the CPU that torchrun starts.
+
+torch takes seconds to import in each process. So torchrun starts one of the pairs; the others, and the process that is
+alone, are forked (on Linux) from one that has imported torch, with the variables that torchrun would set.
+"""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
@@ -12,13 +17,12 @@ from normlab.training import distributed
 
 # Trains without knowing of other processes; `rank` only serves to tell them apart where a test needs it.
 SCRIPT = r"""
-import json, os, signal, sys
+import json, multiprocessing, os, signal, socket, sys
 import torch
 from normlab import data, training
 from normlab.transformer import Transformer, TransformerConfig
 
-folder, part = sys.argv[1:]
-rank = os.environ.get("RANK", "alone")
+folder = sys.argv[1]
 corpus = data.corpus()
 newline = corpus.vocabulary.index("\n")
 lines = data.line_sampler(corpus.train, newline, 5, 24)  # 5 rows of unequal length for 2 processes
@@ -147,17 +151,57 @@ def one_row():
     except ValueError as error:
         return str(error)
 
-if part.startswith("killed"):
-    killed()
-cases = [fifty_steps, targets_on_one_side, resumed, parts_of_weights]
-if part == "whole":
-    cases += [other_world, no_place, disk_full_for_the_first_process, ctrl_c_in_one_process, nan_in_the_last_rows, one_row]
+def run(new_part, env):
+    global part, rank
+    os.environ.update(env)
+    part, rank = new_part, os.environ.get("RANK", "alone")
+    if part.startswith("killed"):
+        killed()
+    cases = [fifty_steps, targets_on_one_side, resumed, parts_of_weights]
+    if part == "whole":
+        cases += [other_world, no_place, disk_full_for_the_first_process]
+        cases += [ctrl_c_in_one_process, nan_in_the_last_rows, one_row]
+    else:
+        cases += [ctrl_c_in_one_process, nan_without_a_place]
+    if rank != "alone":
+        cases += [after_the_kill]
+    with open(f"{folder}/{part}-{rank}.json", "w") as file:
+        json.dump({case.__name__: case() for case in cases}, file)
+    training.distributed.leave()  # a fork ends without atexit
+
+def fork(part, *environments):
+    # How the processes end: 0, or what they died of. After the first death the others have 10 seconds.
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    started = [context.Process(target=run, args=(part, env)) for env in environments]
+    for process in started:
+        process.start()
+    for process in reversed(started):  # the second is the one that is killed
+        process.join(120 if not any(p.exitcode for p in started) else 10)
+        process.kill()
+        process.join()
+    return [process.exitcode for process in started]
+
+def pair(part, **env):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+    return fork(part, *({"RANK": rank, "LOCAL_RANK": rank, "TORCHELASTIC_RUN_ID": "none"} | place | env for rank in "01"))
+
+if __name__ != "__main__":  # spawned
+    pass
+elif "RANK" in os.environ:  # under torchrun
+    run("whole", {})
 else:
-    cases += [ctrl_c_in_one_process, nan_without_a_place]
-if rank != "alone":
-    cases += [after_the_kill]
-with open(f"{folder}/{part}-{rank}.json", "w") as file:
-    json.dump({case.__name__: case() for case in cases}, file)
+    # What training imports on its way.
+    import torch._dynamo, torch.distributed.checkpoint.state_dict, torch.distributed.fsdp
+
+    ends = {
+        "alone": fork("whole", {}),
+        "killed": pair("killed"),
+        "killed_sharded": pair("killed_sharded", NORMLAB_SHARDED="1"),
+        "sharded": pair("sharded", NORMLAB_SHARDED="1"),
+    }
+    with open(f"{folder}/ends.json", "w") as file:
+        json.dump(ends, file)
 """
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -166,24 +210,27 @@ pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reaso
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory):
-    """Runs a part of the script, alone or in the two processes that torchrun starts; gives the folder."""
+def folder(tmp_path_factory):
+    """What all processes left: their reports and checkpoints."""
     folder = tmp_path_factory.mktemp("distributed")
     script = folder / "script.py"
     script.write_text(SCRIPT, encoding="utf-8")
 
-    def start(part, launcher=(), ends_well=True, **env):
-        result = subprocess.run(
-            [sys.executable, *launcher, script, folder, part],
-            env=os.environ | {"OMP_NUM_THREADS": "1"} | env,
-            capture_output=True,
-            text=True,
-            timeout=180,
-        )
-        assert (result.returncode == 0) == ends_well, result.stderr
-        return folder
+    def start(*launcher):
+        command = [sys.executable, *launcher, script, folder]
+        env = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
 
-    return start
+    said = start()
+    ends = json.loads((folder / "ends.json").read_text("utf-8"))
+    assert (ends["alone"], ends["sharded"]) == ([0], [0, 0]), said
+    for name in ("killed", "killed_sharded"):
+        first, second = ends[name]
+        assert first != 0 and second == (1 if os.name == "nt" else -signal.SIGKILL), said
+    start(*TORCHRUN)  # goes on where the pair that was killed stood
+    return folder
 
 
 def read(folder, part, *ranks) -> tuple[dict, ...]:
@@ -191,18 +238,15 @@ def read(folder, part, *ranks) -> tuple[dict, ...]:
 
 
 @pytest.fixture(scope="module")
-def reports(start) -> tuple[dict, dict, dict]:
+def reports(folder) -> tuple[dict, dict, dict]:
     """What the script reports alone, and in two processes that each hold the whole model (after a kill)."""
-    start("whole")
-    start("killed", TORCHRUN, ends_well=False)
-    return read(start("whole", TORCHRUN), "whole", "alone", "0", "1")
+    return read(folder, "whole", "alone", "0", "1")
 
 
 @pytest.fixture(scope="module")
-def sharded(start) -> tuple[dict, dict]:
+def sharded(folder) -> tuple[dict, dict]:
     """What it reports in two processes that each hold a part of every weight (after a kill)."""
-    start("killed_sharded", TORCHRUN, ends_well=False, NORMLAB_SHARDED="1")
-    return read(start("sharded", TORCHRUN, NORMLAB_SHARDED="1"), "sharded", "0", "1")
+    return read(folder, "sharded", "0", "1")
 
 
 def close(values):

@@ -434,3 +434,23 @@ def test_a_half_type_from_the_terminal(tmp_path, capsys):
     pytest.importorskip("transformers")
     assert cli.main(["doctor", str(llama(tmp_path)), "--dtype", "bfloat16"]) == 0
     assert "bfloat16" in capsys.readouterr().out
+
+
+def test_what_is_advised_against_zeros_in_half_types_keeps_both_passes_finite():
+    def passes(dtype, eps):
+        x = torch.zeros(1, 4, dtype=torch.float16, requires_grad=True)
+        wide = x.to(dtype)
+        y = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).half()
+        y.sum().backward()
+        return y.isfinite().all().item(), x.grad.isfinite().all().item()
+
+    assert passes(torch.float16, 1e-8) == (False, False)
+    assert passes(torch.float16, 1e-6) == (True, False)  # "saves the forward pass only"
+    assert passes(torch.float32, 1e-6) == (True, True)
+
+
+def test_what_is_advised_against_padding_leaves_no_nan_in_a_row_that_sees_nothing():
+    scores, hidden = torch.zeros(2, 3), torch.tensor([[True, True, True], [True, False, False]])
+    assert scores.masked_fill(hidden, float("-inf")).softmax(-1).isnan().any()
+    weights = scores.masked_fill(hidden, torch.finfo(scores.dtype).min).softmax(-1)
+    assert weights.isfinite().all() and weights[1].tolist() == [0, 0.5, 0.5]

@@ -39,8 +39,6 @@ NOT_SEEN = {
     "mean of means": "a mean of means over unequal batches",
     "cast order": "the order of casts after a port",
 }
-# The control of ε = 1e-8 in float16 has 1e-6 there: enough on the way forward, but its slope at 0 is beyond float16.
-ON_CONTROLS = {"ε below the smallest number": ("nonfinite-backward", "slope-overflows")}
 
 
 def case(name, faulty, steps):
@@ -61,7 +59,7 @@ def test_every_fault_of_the_chapter_is_here():
 def test_a_planted_fault_is_named_and_its_control_is_not(name):
     id, steps = PLANTED[name]
     assert id in diagnosis(case(name, True, steps)).ids
-    assert diagnosis(case(name, False, steps)).ids == ON_CONTROLS.get(name, ())
+    assert diagnosis(case(name, False, steps)).ids == ()
 
 
 @pytest.mark.parametrize("name", NOT_SEEN)

@@ -49,7 +49,7 @@ def test_the_norm_of_the_published_benchmark_is_llamas():
 
 def test_published_times_are_those_of_a_plain_norm_and_a_faster_one():
     for by_width in run.LIGER.values():
-        assert all(by_steps > 4 * fused for by_steps, fused in by_width.values())
+        assert all(by_steps > 2 * fused for by_steps, fused in by_width.values())
         assert list(by_width) == sorted(by_width)
 
 

@@ -32,7 +32,7 @@ def problems(notebook) -> list[str]:
         found.append("two cells have the same id")
     if not (notebook.cells[0].cell_type == "markdown" and notebook.cells[0].source.startswith("# ")):
         found.append("the first cell is not the chapter's title")
-    return [*found, *_setup_problems(code), *_exercise_problems(notebook.cells), *_normal_form_problems(notebook)]
+    return [*found, *_version_problems(code), *_setup_problems(code), *_exercise_problems(notebook.cells), *_normal_form_problems(notebook)]
 
 
 def _code_problems(cell):
@@ -102,6 +102,15 @@ def _normal_form_problems(notebook):
         yield "is not as tools/execute.py stores it (time stamps, versions, folding?): run tools/execute.py --no-run"
 
 
+def _version_problems(code):
+    """No cell whose outputs are compared prints the version of a library: it is another one elsewhere."""
+    for number, cell in code:
+        if "nbval-ignore-output" not in cell.metadata.get("tags", []):
+            for text in ("".join(output.get("text", "")) for output in cell.outputs):
+                if re.search(r"\{\w+\.__version__\}|print\(\w+\.__version__", cell.source) and text:
+                    yield f"cell {number}: prints a version, and is compared: tag it nbval-ignore-output"
+
+
 # --- the notebooks ------------------------------------------------------------------------------
 
 
@@ -158,7 +167,13 @@ def _stream(name, text):
     return lambda nb: nb.cells[2].outputs.append(nbformat.v4.new_output("stream", name=name, text=text))
 
 
+def _prints_its_version(notebook):
+    notebook.cells[2].source = 'print(f"torch {torch.__version__}")'
+    notebook.cells[2].outputs.append(nbformat.v4.new_output("stream", name="stdout", text="torch 2.13.0+cpu\n"))
+
+
 FAULTS = {
+    "prints a version": _prints_its_version,
     "not run once each": lambda nb: nb.cells[2].update(execution_count=7),
     "same id": lambda nb: nb.cells[2].update(id=nb.cells[1].id),
     "not the chapter's title": lambda nb: nb.cells[0].update(source="A title"),

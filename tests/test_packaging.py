@@ -1,5 +1,6 @@
 """The package installs beside what is there, imports light; the pins fit; the Makefile says what is missing."""
 
+import ast
 import importlib.metadata
 import json
 import os
@@ -164,6 +165,76 @@ def test_what_is_installed_is_allowed():
     for requirement in [*declared(), *(r for file in REQUIREMENT_FILES for r in requirements(file))]:
         installed = importlib.metadata.version(requirement.name)
         assert requirement.specifier.contains(installed, prereleases=True), f"{requirement}, installed {installed}"
+
+
+# What is asked for and not imported under its own name: where it is used, and the word for it there.
+USED_OTHERWISE = {
+    "distributed": ("src/normlab/record.py", "dask.distributed"),
+    "jupyter-book": ("Makefile", "jupyter-book build"),
+    "jupyterlab-myst": ("requirements.txt", "# … which shows the text as the book does"),
+    "mypy": ("tests/test_types.py", '"mypy"'),
+    "playwright": ("tests/site/conftest.py", "playwright.sync_api"),
+    "setuptools": ("pyproject.toml", "setuptools.build_meta"),
+}
+# What is imported and comes along with something that is asked for.
+COMES_WITH = {
+    "IPython": "ipykernel", "cycler": "matplotlib", "dask": "distributed", "docutils": "jupyter-book", "sphinx": "jupyter-book",
+    "jsonschema": "nbformat", "jupyter_client": "ipykernel", "jupyter_server": "jupyterlab", "psutil": "ipykernel",
+}  # fmt: skip
+
+
+def imported() -> set[str]:
+    """The first names of all imports: of the package, the notebooks, the tools, the extension and the tests."""
+    texts = [path.read_text(encoding="utf-8") for path in [ROOT / "conftest.py", *_below("src", "tools", "tests", "book/_ext")]]
+    for path in (ROOT / "notebooks").rglob("*.ipynb"):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        texts.append("\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"))
+    found = set()
+    for node in (node for text in texts for node in ast.walk(ast.parse(text))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def _below(*folders: str) -> list[Path]:
+    return [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+
+
+def modules() -> dict[str, set[str]]:
+    """What can be imported of each installed library."""
+    found = {}
+    for module, libraries in importlib.metadata.packages_distributions().items():
+        for library in libraries:
+            found.setdefault(canonicalize_name(library), set()).add(module)
+    return found
+
+
+def test_every_requirement_is_used_and_says_what_for():
+    here, of = imported(), modules()
+    asked = {canonicalize_name(r.name) for file in REQUIREMENT_FILES for r in requirements(file)}
+    assert asked >= {canonicalize_name(r.name) for r in declared()}
+    assert {name for name in asked if not of[name] & here} == set(USED_OTHERWISE)
+    for name, (file, word) in USED_OTHERWISE.items():
+        assert word in (ROOT / file).read_text(encoding="utf-8"), name
+    for file in REQUIREMENT_FILES:
+        for line in (ROOT / file).read_text(encoding="utf-8").splitlines():
+            assert re.search(r"^#|^-r |\s# ?\S", line), f"{file}: {line} says not what for"
+
+
+def test_every_import_is_asked_for():
+    """Or comes along with what is: pip installed it, and its maker says so."""
+    of = modules()
+    asked = {canonicalize_name(r.name) for file in REQUIREMENT_FILES for r in requirements(file)}
+    own = {path.stem for path in _below("tools", "tests")} | {"normlab", "course", "slow_squares"}
+    there = set().union(*(of[name] for name in asked)) | own | set(sys.stdlib_module_names)
+    assert imported() - there == set(COMES_WITH)
+    for module, library in COMES_WITH.items():
+        needs = importlib.metadata.requires(library) or []
+        reached = {canonicalize_name(Requirement(text).name) for text in needs}
+        reached |= {canonicalize_name(Requirement(t).name) for name in reached & set(of) for t in importlib.metadata.requires(name) or []}
+        assert canonicalize_name(library) in asked and any(module in of[name] for name in reached & set(of)), module
 
 
 @pytest.mark.parametrize("name", [*REQUIREMENT_FILES, *CONSTRAINT_FILES])

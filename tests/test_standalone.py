@@ -3,7 +3,9 @@
 With ``--all-copies`` (`make test-all`) all of them run, otherwise the quickest one, the set-up cells and the imports.
 """
 
+import contextlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -11,6 +13,7 @@ import sys
 from pathlib import Path
 
 import nbformat
+import psutil
 import pytest
 import standalone
 from execute import notebooks
@@ -64,13 +67,13 @@ def copies(tmp_path_factory):
 
 @pytest.fixture
 def run_bare(bare_python, bare_environment):
-    """Runs the bare interpreter with some arguments in a folder."""
+    """Runs the bare interpreter with some arguments in a folder, with more variables in its environment."""
 
-    def run(folder, *arguments):
+    def run(folder, *arguments, **variables):
         return subprocess.run(
             [bare_python, *arguments],
             cwd=folder,
-            env=bare_environment,
+            env=bare_environment | variables,
             capture_output=True,
             text=True,
             timeout=RUN_TIMEOUT_SECONDS,
@@ -99,8 +102,66 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("tried", NOTEBOOKS if metafunc.config.option.all_copies else [QUICKEST])
 
 
-def test_runs_elsewhere_with_the_same_outputs(tried, copies, run_bare, tmp_path, pytestconfig):
-    """nbval compares, with the options that it has for the notebooks themselves."""
+# What the libraries put there by themselves: caches, settings, files of a running kernel.
+OF_LIBRARIES = re.compile(
+    r"user/\.(cache|config)(/(matplotlib|fontconfig|torch|huggingface)\b.*)?|user/\.(ipython|jupyter)\b.*|"
+    r"user/\.local(/share(/jupyter\b.*)?)?|temporary/torchinductor_\w+"
+)
+
+
+@pytest.fixture
+def home(tmp_path):
+    """An empty home and folder for temporary files, and what the environment has to say so."""
+    places = {name: tmp_path / "home" / name for name in ("user", "temporary")}
+    for place in places.values():
+        place.mkdir(parents=True)
+    return places["user"].parent, {
+        "HOME": str(places["user"]),
+        "USERPROFILE": str(places["user"]),
+        **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(places["temporary"])),
+        **dict.fromkeys(("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "MPLCONFIGDIR", "IPYTHONDIR", "HF_HOME"), ""),
+    }
+
+
+def left_behind(home: Path) -> list[str]:
+    """Files and folders in a home and among the temporary files that no library puts there by itself."""
+    names = [path.relative_to(home).as_posix() for place in home.iterdir() for path in place.rglob("*")]
+    return [name for name in names if not OF_LIBRARIES.fullmatch(name)]
+
+
+def processes_of(home: Path) -> list[psutil.Process]:
+    """All processes whose home this is, wherever they were started."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):  # it has just ended, or is another user's
+            if process.environ().get("HOME") == str(home / "user"):
+                found.append(process)
+    return found
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a home is another thing there")
+def test_what_a_notebook_would_leave_behind_is_found(run_bare, tmp_path, home):
+    place, variables = home
+    code = (
+        "import pathlib, subprocess, sys, tempfile\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True, "
+        "stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
+        "for name in ('.cache/ours', '.cache/matplotlib', '../temporary/y'):\n"
+        "    pathlib.Path.home().joinpath(name).mkdir(parents=True)\n"
+        "assert pathlib.Path(tempfile.gettempdir(), 'y').exists()"
+    )
+    result = run_bare(tmp_path, "-c", code, **variables)
+    assert result.returncode == 0, result.stderr
+    assert sorted(left_behind(place)) == ["temporary/y", "user/.cache/ours"]
+    (left,) = processes_of(place)
+    left.kill()
+
+
+def test_runs_elsewhere_with_the_same_outputs(tried, copies, run_bare, tmp_path, pytestconfig, home):
+    """nbval compares, with the options that it has for the notebooks themselves. Nothing is left but in its folder."""
+    place, variables = home
+    folder = tmp_path / "here"
+    folder.mkdir()
     copy = nbformat.read(copies[tried], as_version=4)
     committed = nbformat.read(PATHS[tried], as_version=4)
     for cell, stored in zip(code_cells(copy), code_cells(committed), strict=True):
@@ -109,15 +170,18 @@ def test_runs_elsewhere_with_the_same_outputs(tried, copies, run_bare, tmp_path,
     again = [nbformat.v4.new_code_cell(code, execution_count=1) for code in (BEFORE, copy.cells[at].source, AFTER)]
     again[1].metadata["tags"] = ["nbval-ignore-output"]  # it may say which versions it found
     copy.cells[at + 1 : at + 1] = again
-    nbformat.write(copy, tmp_path / "copy.ipynb")
-    (tmp_path / "pytest.ini").write_text(f"[pytest]\naddopts = {' '.join(pytestconfig.getini('addopts'))}\n")
+    nbformat.write(copy, folder / "copy.ipynb")
+    (folder / "pytest.ini").write_text(f"[pytest]\naddopts = {' '.join(pytestconfig.getini('addopts'))}\n")
     for name in ("nbval.cfg", "guard.py"):
-        (tmp_path / "tests").mkdir(exist_ok=True)
-        shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
+        (folder / "tests").mkdir(exist_ok=True)
+        shutil.copy(ROOT / "tests" / name, folder / "tests")
 
-    result = run_bare(tmp_path, "-m", "pytest", "-o", "pythonpath=tests", "-p", "guard", "copy.ipynb")
+    result = run_bare(folder, "-m", "pytest", "-o", "pythonpath=tests", "-p", "guard", "copy.ipynb", **variables)
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
     assert f" {len(code_cells(copy))} passed" in result.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {"here", "home"}
+    assert left_behind(place) == []
+    assert processes_of(place) == []
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

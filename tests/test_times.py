@@ -6,7 +6,6 @@ import torch
 from normlab import cost
 from normlab.cost import times
 
-
 TOKENS = 2**16  # of width 8: so many that one call is a turn
 
 

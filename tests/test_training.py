@@ -176,16 +176,6 @@ def test_thread_count_is_restored():
     assert torch.get_num_threads() == before
 
 
-def test_device_can_be_chosen(monkeypatch):
-    monkeypatch.setenv("NORMLAB_DEVICE", "cpu")
-    assert device.pick() == torch.device("cpu")
-    monkeypatch.delenv("NORMLAB_DEVICE")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert device.pick() == torch.device("cuda")
-    monkeypatch.setenv("LOCAL_RANK", "3")
-    assert device.pick() == torch.device("cuda:3")
-
-
 # --- which targets count ---------------------------------------------------------------------------------------------
 
 
@@ -372,14 +362,6 @@ def test_precision_that_cannot_be_had_is_refused(monkeypatch):
     monkeypatch.setattr("normlab.training.run.supports_autocast", lambda where, dtype: False)
     with pytest.raises(ValueError, match="'fp16' needs a device that computes in torch.float16, got cpu"):
         training.train(tiny(), counting(), 1, lr=1e-3, seed=0, precision="fp16")
-
-
-@pytest.mark.parametrize("capability, yes", [((7, 5), False), ((8, 0), True)])
-def test_emulated_bf16_does_not_count(monkeypatch, capability, yes):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda where: capability)
-    ones = torch.ones
-    monkeypatch.setattr(torch, "ones", lambda *shape, device: ones(*shape, dtype=torch.bfloat16))  # there is no GPU
-    assert device.supports_autocast(torch.device("cuda"), torch.bfloat16) is yes
 
 
 def test_an_overflow_of_the_scaled_loss_is_no_error():

@@ -7,6 +7,7 @@ same commit gives the same bytes. Needs genanki and PyYAML, not torch.
 """
 
 import html
+import io
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import genanki
 import questions
+import whole
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "Two Knobs"
@@ -95,6 +97,7 @@ def fields(item: dict) -> dict[str, str]:
 
 def write(root: Path, path: Path) -> None:
     """Write the deck of all questions of the repository at ``root``."""
+    whole.check_writable(path)
     date = _date(root)
     templates = [{"name": "Question", "qfmt": FRONT, "afmt": BACK}]
     model = genanki.Model(MODEL, f"{NAME}: question", [{"name": name} for name in FIELDS], templates, css=CSS)
@@ -103,18 +106,19 @@ def write(root: Path, path: Path) -> None:
         values = fields(item)
         tags = [f"{name}::{item[name]}" for name in ("level", "type", "topic")]
         decks[item["tier"]].add_note(Note(model, [values[name] for name in FIELDS], tags=tags))
-    path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         packed = Path(folder) / "deck.apkg"
         genanki.Package([deck for deck in decks.values() if deck.notes]).write_to_file(packed, timestamp=date)
-        _pack_again(packed, path)
+        whole.write(path, _packed_again(packed))
 
 
-def _pack_again(source: Path, target: Path) -> None:
+def _packed_again(source: Path) -> bytes:
     """The same archive without the time at which it was made."""
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as new:
+    content = io.BytesIO()
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as new:
         for name in sorted(old.namelist()):
             new.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), old.read(name), zipfile.ZIP_DEFLATED)
+    return content.getvalue()
 
 
 def _date(root: Path) -> int:
@@ -131,5 +135,6 @@ def _date(root: Path) -> int:
 
 if __name__ == "__main__":
     target = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "_build" / "two-knobs.apkg")
-    write(ROOT, target)
+    with whole.told():
+        write(ROOT, target)
     print(target)

@@ -8,6 +8,7 @@ They hold what a learner needs and nothing that is written by hand; tests/test_d
 from pathlib import Path
 
 import nbformat
+import whole
 from setup_cell import SETUP_CELL, SETUP_TAGS
 
 from normlab.drills import drill, ladder, repair
@@ -59,11 +60,11 @@ def notebook(week: int, slugs: tuple[str, ...]):
 
 
 def main() -> None:
-    FOLDER.mkdir(exist_ok=True)
-    for week, slugs in ladder().items():
-        path = FOLDER / f"week_{week}.ipynb"
-        path.write_text(nbformat.writes(notebook(week, slugs)) + "\n", encoding="utf-8", newline="\n")
-        print(path.name)
+    with whole.told():
+        for week, slugs in ladder().items():
+            path = FOLDER / f"week_{week}.ipynb"
+            whole.write_text(path, nbformat.writes(notebook(week, slugs)) + "\n")
+            print(path.name)
 
 
 if __name__ == "__main__":

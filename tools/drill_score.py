@@ -6,6 +6,8 @@
 import json
 from pathlib import Path
 
+import whole
+
 from normlab.drills import drill, ladder
 from normlab.drills.scoring import HEAD, row, score
 
@@ -15,7 +17,8 @@ PATH = Path(__file__).resolve().parent.parent / "book" / "drills" / "score.json"
 def main() -> None:
     rows = [row(score(drill(slug))) for slugs in ladder().values() for slug in slugs]
     lines = ",\n".join(json.dumps(line) for line in [list(HEAD), *rows])
-    PATH.write_text(f"[\n{lines}\n]\n", encoding="utf-8", newline="\n")
+    with whole.told():
+        whole.write_text(PATH, f"[\n{lines}\n]\n")
 
 
 if __name__ == "__main__":

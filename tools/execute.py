@@ -11,6 +11,8 @@ import os
 import sys
 from pathlib import Path
 
+import whole
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # Inherited by the kernels. One thread and no GPU: the committed digits are those of one x86-64 thread.
@@ -18,6 +20,8 @@ ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     "TQDM_DISABLE": "1",
     "CUDA_VISIBLE_DEVICES": "",
+    "NORMLAB_DEVICE": "cpu",
+    "NORMLAB_LARGER": "0",
     "NORMLAB_STRICT_SHOW": "1",  # claims.show refuses a value close to a rounding border
 }
 
@@ -71,9 +75,14 @@ def clean(notebook) -> None:
 
 
 def execute(path: Path, run: bool = True) -> bool:
-    """Run the notebook at ``path`` and store it; True if the file changed. A cell that raises stops the run."""
+    """Run the notebook at ``path`` and store it whole; True if the file changed. A cell that raises stops the run.
+
+    Raises:
+        OSError: it cannot be stored, which is tried before the run, or was edited while it ran.
+    """
     import nbformat
 
+    whole.check_writable(path)
     before = path.read_text(encoding="utf-8")
     notebook = nbformat.reads(before, as_version=4)
     if run:
@@ -81,23 +90,29 @@ def execute(path: Path, run: bool = True) -> bool:
     clean(notebook)
     after = nbformat.writes(notebook) + "\n"
     if after != before:
-        path.write_text(after, encoding="utf-8", newline="\n")
+        if path.read_text(encoding="utf-8") != before:
+            raise OSError(f"{path.name} was edited while it ran, and is left as it is: run it again")
+        whole.write(path, after.encode())
     return after != before
 
 
-def run_cells(notebook, folder: Path) -> None:
+def run_cells(notebook, folder: Path, kernel: str = "python3") -> None:
     """Run all cells in a new kernel in ``folder``."""
     from nbclient import NotebookClient
+    from nbclient.exceptions import DeadKernelError
 
     client = NotebookClient(
         notebook,
         timeout=CELL_TIMEOUT_SECONDS,
-        kernel_name="python3",
+        kernel_name=kernel,
         record_timing=False,
         extra_arguments=["--IPKernelApp.log_level=ERROR"],
         resources={"metadata": {"path": str(folder)}},
     )
-    client.execute()
+    try:
+        client.execute()
+    except (DeadKernelError, AssertionError):  # nbclient, once it has ended the kernel for a signal
+        raise InterruptedError("its kernel was stopped before the last cell") from None
 
 
 def main(arguments: list[str]) -> None:
@@ -106,9 +121,13 @@ def main(arguments: list[str]) -> None:
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     paths = [Path(name).resolve() for name in names] or notebooks(ROOT)
-    for path in paths:
-        changed = execute(path, run)
-        print(f"{path.name}: {'stored' if changed else 'nothing changed'}")
+    with whole.told():
+        for path in paths:
+            try:
+                changed = execute(path, run)
+            except InterruptedError as problem:
+                raise InterruptedError(f"{path.name} is as it was: {problem}") from None
+            print(f"{path.name}: {'stored' if changed else 'nothing changed'}", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,12 @@
 The same pages give the same bytes. Needs the built book, and only Python itself.
 """
 
+import io
 import sys
 import zipfile
 from pathlib import Path
+
+import whole
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = "two-knobs"
@@ -18,17 +21,18 @@ def write(site: Path, target: Path) -> None:
     """Pack the pages below ``site``. Raises FileNotFoundError if there are none."""
     if not (site / "index.html").is_file():
         raise FileNotFoundError(f"there is no built book in {site}: run `make book`")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f"{target.name}.part")  # a stopped run leaves no half of a zip under its name
-    with zipfile.ZipFile(part, "w") as packed:
+    whole.check_writable(target)
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as packed:
         for path in sorted(path for path in site.rglob("*") if path.is_file() and path.name not in OWN_NOTES):
             entry = zipfile.ZipInfo(f"{FOLDER}/{path.relative_to(site).as_posix()}", (1980, 1, 1, 0, 0, 0))
             entry.external_attr = 0o644 << 16
             packed.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
-    part.replace(target)
+    whole.write(target, content.getvalue())
 
 
 if __name__ == "__main__":
     target = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "_build" / "two-knobs-offline.zip")
-    write(ROOT / "_build" / "html", target)
+    with whole.told():
+        write(ROOT / "_build" / "html", target)
     print(f"{target}: {target.stat().st_size / 1e6:.1f} MB")

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import whole
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,7 +108,8 @@ def as_json(items: list[dict]) -> str:
 def main() -> None:
     """Write the package's copy."""
     path = ROOT / "src" / "normlab" / "interview" / "questions.json"
-    path.write_text(as_json(read_questions(ROOT)), encoding="utf-8", newline="\n")
+    with whole.told():
+        whole.write_text(path, as_json(read_questions(ROOT)))
     print(f"{path.relative_to(ROOT)}: {len(json.loads(path.read_text(encoding='utf-8')))} questions")
 
 

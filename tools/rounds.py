@@ -13,6 +13,7 @@ import textwrap
 from pathlib import Path
 
 import torch
+import whole
 
 from normlab import norms, placement
 
@@ -117,7 +118,8 @@ def as_json(items: list[dict[str, str]]) -> str:
 
 def main() -> None:
     """Write the file."""
-    FILE.write_text(as_json(placements()), encoding="utf-8", newline="\n")
+    with whole.told():
+        whole.write_text(FILE, as_json(placements()))
     print(f"{FILE.relative_to(ROOT)}: {len(json.loads(FILE.read_text(encoding='utf-8')))} wirings")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import questions
 import typst
+import whole
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = "sheet.typ"
@@ -51,11 +52,12 @@ def render(root: Path, kind: str = "pdf") -> list[bytes]:
 
 def write(root: Path, path: Path) -> None:
     """Write the PDF."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(render(root)[0])
+    whole.check_writable(path)
+    whole.write(path, render(root)[0])
 
 
 if __name__ == "__main__":
     target = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "_build" / "two-knobs-sheet.pdf")
-    write(ROOT, target)
+    with whole.told():
+        write(ROOT, target)
     print(target)

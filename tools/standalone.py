@@ -15,6 +15,7 @@ from execute import notebooks
 from imports import dotted, files_of, imported_names
 from myst_to_markdown import References, collect, convert, read_bibliography
 from setup_cell import SETUP_CELL, read_packed, standalone_cell
+from whole import told, write_text
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_BYTES = 600_000
@@ -30,7 +31,6 @@ def write_copies(root: Path, out: Path) -> list[Path]:
     A copy above the limit comes without pictures. Raises ValueError if it is still above.
     """
     references = read_references(root)
-    out.mkdir(parents=True, exist_ok=True)
     paths, packed = [], {}
     for former in out.glob("*.ipynb"):
         packed |= read_packed(former.read_text(encoding="utf-8"))
@@ -42,7 +42,7 @@ def write_copies(root: Path, out: Path) -> list[Path]:
         if len(text.encode()) > LIMIT_BYTES:
             raise ValueError(f"{source.name}: the copy has {len(text.encode()):,} bytes, more than {LIMIT_BYTES:,}")
         paths.append(out / source.name)
-        paths[-1].write_text(text, encoding="utf-8", newline="\n")
+        write_text(paths[-1], text)
     return paths
 
 
@@ -139,8 +139,9 @@ def _page(root: Path, path: Path) -> str:
 def main() -> None:
     if len(sys.argv) != 2:
         sys.exit("usage: python tools/standalone.py OUT")
-    for path in write_copies(ROOT, Path(sys.argv[1])):
-        print(f"{path}: {path.stat().st_size / 1000:.0f} KB")
+    with told():
+        for path in write_copies(ROOT, Path(sys.argv[1])):
+            print(f"{path}: {path.stat().st_size / 1000:.0f} KB")
 
 
 if __name__ == "__main__":

@@ -406,7 +406,7 @@ def main(arguments: Sequence[str]) -> int:
     if "counts" in parts:
         show_counts(options.width)
     if "times" in parts:
-        show_times(torch.device(options.device) if options.device else device.pick(), COST_SIZES, options.seconds, clock)
+        show_times(torch.device(options.device) if options.device else device.fastest(), COST_SIZES, options.seconds, clock)
     if "training" in parts:
         print()
         show_training(options.rounds, clock)

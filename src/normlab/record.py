@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -27,6 +28,7 @@ from typing import Any
 from normlab import files
 
 FOLDER = Path(__file__).with_name("records")
+SCHEDULER_SECONDS = 10  # for a Dask scheduler to answer
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,15 @@ class Recipe:
         """
         if not self.larger:
             raise ValueError(f"record {self.name!r} has no larger settings")
-        return Recipe(f"{self.name}_larger", self.description, self.larger, self.run)
+        return Recipe(f"{self.name}_larger", self.description, self.larger, partial(_on_fastest, self.run))
+
+
+def _on_fastest(run: Callable[..., dict], **setting: Any) -> dict:
+    """A run at a larger size, wherever it takes place: on the GPU, if there is one."""
+    from normlab import device
+
+    with device.larger_settings():
+        return run(**setting)
 
 
 def load(name: str) -> dict:
@@ -269,14 +279,14 @@ def dask_client(address: str) -> Any:
 
     Raises:
         ImportError: Dask is not installed; says how.
-        ConnectionError: nobody answers there within 10 seconds, or there is no worker.
+        ConnectionError: nobody answers there within SCHEDULER_SECONDS, or there is no worker.
     """
     try:
         from dask.distributed import Client
     except ImportError:
         raise ImportError("Dask is not installed: pip install distributed") from None
     try:
-        client = Client(address, timeout=10)
+        client = Client(address, timeout=SCHEDULER_SECONDS)
     except (OSError, ValueError) as problem:  # the time is over, or this is no address
         raise ConnectionError(f"no Dask scheduler answers at {address!r} ({_short(problem)})") from None
     if not client.nthreads():
@@ -379,7 +389,10 @@ def recipes() -> dict[str, Recipe]:
 
 
 def main(arguments: list[str]) -> int:
-    """The command line: 0 if all went well, 1 if a run failed, 2 if a record or a place is not to be had."""
+    """The command line: 0 if all went well, 1 if a run failed, 2 if a record or a place is not to be had.
+
+    130 after Ctrl+C.
+    """
     known = recipes()
     parser = argparse.ArgumentParser(
         prog="normlab record",
@@ -423,6 +436,8 @@ def main(arguments: list[str]) -> int:
             return max((_make_and_tell(recipe, options.jobs, client) for recipe in chosen), default=0)
     except (ConnectionError, ImportError) as problem:
         return _complain(problem)
+    except KeyboardInterrupt:
+        return _complain("stopped; every finished run is written, and the same command goes on from there", status=130)
 
 
 def _make_and_tell(recipe: Recipe, n_jobs: int | None, cluster: Any) -> int:

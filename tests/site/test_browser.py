@@ -101,6 +101,7 @@ def assert_no_sideways_scrolling(page):
 
 @pytest.mark.parametrize("name", [*KINDS, "search"])
 def test_a_first_visit_is_silent_and_light(browser, addresses, html, name):
+    """And a chapter's copy downloads."""
     with Visit(browser) as visit:
         visit.open(f"{addresses['http']}/{name}.html")
         raw, gzipped = visit.weight(html)
@@ -108,7 +109,15 @@ def test_a_first_visit_is_silent_and_light(browser, addresses, html, name):
         many = name in NOTEBOOKS and len(alt_texts(name)) > 8
         assert raw <= (1_800_000 if many else 1_500_000)
         assert gzipped <= (600_000 if many else 500_000)
+        if name in NOTEBOOKS:
+            assert_the_copy_downloads(visit.page, name)
         assert visit.troubles == []
+
+
+def assert_the_copy_downloads(page, name):
+    with page.expect_download() as download:
+        page.locator("a.course-button[download]").click()
+    assert download.value.suggested_filename == f"{name.split('/')[-1]}.ipynb"
 
 
 @pytest.mark.parametrize("scheme", ["file", "http"])
@@ -120,7 +129,10 @@ def test_the_front_door_leads_to_the_first_page(browser, addresses, scheme):
 
 @pytest.mark.parametrize("name", [*KINDS, "search"])
 def test_page_reads_well_from_disk(browser, addresses, name):
-    """Rendered mathematics, no raw markup, phone width, one search box, dark mode without plates."""
+    """Rendered mathematics, no raw markup, phone width, one search box, dark mode without plates, print, folded cells.
+
+    All on one opened page: to open one takes longer than to look at it.
+    """
     with Visit(browser) as visit:
         page = visit.open(f"{addresses['file']}/{name}.html")
         assert visit.troubles == []
@@ -130,6 +142,20 @@ def test_page_reads_well_from_disk(browser, addresses, name):
             assert_text_is_rendered(page, name)
         assert_no_sideways_scrolling(page)
         assert_dark_mode_is_dark(page)
+        if name != "search":
+            assert_a_dark_page_is_printed_dark_on_white_and_unfolded(page)
+        if name in NOTEBOOKS:
+            assert_folded_cells_open_with_the_keyboard(page)
+            assert_no_sideways_scrolling(page)
+        assert visit.troubles == []
+
+
+@pytest.mark.parametrize("name", [CHAPTERS[0], "book/claims"])
+def test_a_page_that_is_opened_in_the_dark_is_dark_and_printed_on_white(browser, addresses, name):
+    with Visit(browser, color_scheme="dark") as visit:
+        page = visit.open(f"{addresses['file']}/{name}.html")
+        assert max(background(page)) < 40
+        assert_a_dark_page_is_printed_dark_on_white_and_unfolded(page)
         assert visit.troubles == []
 
 
@@ -337,54 +363,38 @@ ON_PAPER = """() => {
 }"""
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_dark_page_is_printed_dark_on_white_and_unfolded(browser, addresses, name):
-    with Visit(browser, color_scheme="dark") as visit:
-        page = visit.open(f"{addresses['file']}/{name}.html")
-        before = page.evaluate(ON_PAPER)
-        assert before[0] == "dark" and not any(before[1])
-        page.emulate_media(media="print", color_scheme="dark")
-        until(page, "document.documentElement.dataset.theme === 'light'")
-        page.set_viewport_size({"width": 700, "height": 1000})  # what A4 leaves
-        assert page.evaluate(CUT_ON_PAPER) == []
-        contrast = page.evaluate(CONTRAST_ON_PAPER)
-        assert len(contrast) > 2 and {kind: ratio for kind, ratio in contrast.items() if ratio < 4.5} == {}
-        _, opened = page.evaluate(ON_PAPER)
-        assert all(opened) and len(opened) >= page.locator("article .tag_solution").count()
-        page.emulate_media(media="screen", color_scheme="dark")
-        until(page, "document.documentElement.dataset.theme === 'dark'")
-        assert page.evaluate(ON_PAPER) == before
+def assert_a_dark_page_is_printed_dark_on_white_and_unfolded(page):
+    before = page.evaluate(ON_PAPER)
+    assert before[0] == "dark" and not any(before[1]), "a reader should not see what is folded at first"
+    page.emulate_media(media="print", color_scheme="dark")
+    until(page, "document.documentElement.dataset.theme === 'light'")
+    page.set_viewport_size({"width": 700, "height": 1000})  # what A4 leaves
+    assert page.evaluate(CUT_ON_PAPER) == []
+    contrast = page.evaluate(CONTRAST_ON_PAPER)
+    assert len(contrast) > 2 and {kind: ratio for kind, ratio in contrast.items() if ratio < 4.5} == {}
+    _, opened = page.evaluate(ON_PAPER)
+    assert all(opened) and len(opened) >= page.locator("article .tag_solution").count()
+    page.emulate_media(media="screen", color_scheme="dark")
+    until(page, "document.documentElement.dataset.theme === 'dark'")
+    assert page.evaluate(ON_PAPER) == before
 
-        page.evaluate(f"addEventListener('beforeprint', () => window.printed = ({ON_PAPER})())")
-        page.pdf()
-        theme, printed = page.evaluate("window.printed")
-        assert theme == "light" and printed.count(True) == len(opened)
-        assert page.evaluate(ON_PAPER) == before
-        assert visit.troubles == []
+    page.evaluate(f"addEventListener('beforeprint', () => window.printed = ({ON_PAPER})())")
+    page.pdf(page_ranges="1")
+    theme, printed = page.evaluate("window.printed")
+    assert theme == "light" and printed.count(True) == len(opened)
+    assert page.evaluate(ON_PAPER) == before
+    page.set_viewport_size(DESKTOP)
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_folded_cells_open_with_the_keyboard(browser, addresses, name):
-    with Visit(browser) as visit:
-        page = visit.open(f"{addresses['file']}/{name}.html")
-        folded = page.locator("article details")
-        assert folded.count() > 0
-        for i in range(folded.count()):
-            box = folded.nth(i)
-            assert box.get_attribute("open") is None, "a reader should not see this at first"
-            box.locator("summary").focus()
-            page.keyboard.press("Enter")
-            assert box.get_attribute("open") is not None
-        assert_no_sideways_scrolling(page)
-
-
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_the_copy_downloads(browser, addresses, name):
-    with Visit(browser) as visit:
-        page = visit.open(f"{addresses['http']}/{name}.html")
-        with page.expect_download() as download:
-            page.locator("a.course-button[download]").click()
-        assert download.value.suggested_filename == f"{name.split('/')[-1]}.ipynb"
+def assert_folded_cells_open_with_the_keyboard(page):
+    folded = page.locator("article details")
+    assert folded.count() > 0
+    for i in range(folded.count()):
+        box = folded.nth(i)
+        assert box.get_attribute("open") is None, "a reader should not see this at first"
+        box.locator("summary").focus()
+        page.keyboard.press("Enter")
+        assert box.get_attribute("open") is not None
 
 
 def test_a_claim_leads_from_the_ledger_to_its_cell_and_back(browser, addresses):

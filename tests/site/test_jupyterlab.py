@@ -1,5 +1,6 @@
-"""A chapter in JupyterLab, as `make lab` starts it and a reader sees it."""
+"""A chapter in JupyterLab, as `make lab` starts it and a reader sees it, runs it and answers an exercise."""
 
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,8 @@ from pages import NOTEBOOKS, ROOT, notebook
 
 START_SECONDS = 90
 CHAPTER = NOTEBOOKS[0]
+RUN_CHAPTER = "notebooks/04_rmsnorm"  # the shortest to run that has a slider
+RUN_SECONDS = 400  # on a busy machine; 20 on a quiet one
 # Scrolls through the chapter, since JupyterLab draws only what is near the window, and notes of the cells seen, by
 # number: the text of those in Markdown, the code cells that are unfolded, the cells with a picture.
 READ = """async () => {
@@ -33,9 +36,10 @@ READ = """async () => {
 
 @pytest.fixture
 def lab(tmp_path):
-    """The address of a JupyterLab of its own, on a copy of the chapter."""
+    """The address of a JupyterLab of its own, on copies of the chapters."""
     (tmp_path / "course" / "notebooks").mkdir(parents=True)
-    shutil.copy(ROOT / f"{CHAPTER}.ipynb", tmp_path / "course" / "notebooks")
+    for chapter in (CHAPTER, RUN_CHAPTER):
+        shutil.copy(ROOT / f"{chapter}.ipynb", tmp_path / "course" / "notebooks")
     names = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR", "LAB_SETTINGS_DIR", "LAB_WORKSPACES_DIR")
     own = {f"JUPYTER_{name}".replace("_LAB", "LAB"): str(tmp_path / name.lower()) for name in names}
     options = ["--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0", "--IdentityProvider.token="]
@@ -85,9 +89,104 @@ def test_a_chapter_in_jupyterlab(browser, lab, tmp_path):
     modified = stored.stat().st_mtime_ns
     page.keyboard.press("Control+s")
     deadline = time.monotonic() + 20
-    while stored.stat().st_mtime_ns == modified and time.monotonic() < deadline:
+    # While it is being written, it is empty.
+    while (stored.stat().st_mtime_ns == modified or stored.read_bytes() != before) and time.monotonic() < deadline:
         page.wait_for_timeout(200)
     assert stored.stat().st_mtime_ns != modified, "nothing was saved"
     assert stored.read_bytes() == before
     assert errors == []
+    page.close()
+
+
+# What a reader writes into the first exercise of the chapter: a mistake (the gain in float32), then what is asked.
+WRONG = """\
+def my_llama_norm(x, weight, eps=1e-6):
+    wide = x.float()
+    return (weight.float() * wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt()).to(x.dtype)
+"""
+RIGHT = """\
+def my_llama_norm(x, weight, eps=1e-6):
+    wide = x.float()
+    return weight * (wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt()).to(x.dtype)
+"""
+
+
+def bring(page, number):
+    """The cell of this number, brought into view: JupyterLab draws only what is near the window."""
+    cell = page.locator(f'.jp-Cell[data-windowed-list-index="{number}"]')
+    pane = page.locator(".jp-WindowedPanel-outer")
+    pane.evaluate("pane => { pane.scrollTop = 0 }")
+    for _ in range(400):
+        page.wait_for_timeout(50)
+        if cell.count():
+            cell.scroll_into_view_if_needed()
+            return cell
+        pane.evaluate("pane => { pane.scrollTop += 500 }")
+    raise AssertionError(f"cell {number} is not drawn")
+
+
+def saved(page, stored):
+    """The code cells of the notebook as JupyterLab saves it now."""
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+s")
+    page.locator(".jp-mod-dirty").wait_for(state="detached", timeout=30_000)
+    return [cell for cell in json.loads(stored.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+
+
+def texts(cell):
+    """What a code cell printed; nothing if its outputs are marked as varying."""
+    ignored = "nbval-ignore-output" in cell["metadata"].get("tags", [])
+    return "" if ignored else "".join("".join(output.get("text", "")) for output in cell["outputs"])
+
+
+def wait_until_idle(page, seconds):
+    """Wait for the kernel to have had nothing to do for two seconds."""
+    idle, deadline = 0, time.monotonic() + seconds
+    while idle < 10:
+        assert time.monotonic() < deadline, "the cells are still running"
+        page.wait_for_timeout(200)
+        idle = idle + 1 if page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").count() else 0
+
+
+def test_a_reader_runs_all_moves_the_slider_and_solves_an_exercise(browser, lab, tmp_path):
+    stored = tmp_path / "course" / f"{RUN_CHAPTER}.ipynb"
+    cells = notebook(RUN_CHAPTER)["cells"]
+    page = browser.new_page(viewport={"width": 1280, "height": 1000})
+    page.goto(f"{lab}lab/tree/{RUN_CHAPTER}.ipynb")
+    page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for(state="attached", timeout=60_000)
+    page.locator(".jp-MarkdownCell .myst").first.wait_for(timeout=30_000)
+
+    page.locator(".lm-MenuBar-item", has_text="Run").first.click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    page.wait_for_timeout(2000)
+    wait_until_idle(page, RUN_SECONDS)
+    run = saved(page, stored)
+    committed = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in run] == [*range(1, len(committed) + 1)]
+    assert [texts(cell) for cell in run] == [texts(cell) for cell in committed]
+
+    (number,) = [n for n, cell in enumerate(cells) if "slider(" in "".join(cell["source"]) and cell["outputs"]]
+    bring(page, number)
+    line, moved = page.locator(".normlab-slider-line"), page.locator(".normlab-slider input[type=range]")
+    before = line.inner_text()
+    box = moved.bounding_box()
+    page.mouse.click(box["x"] + box["width"] - 2, box["y"] + box["height"] / 2)
+    last = int(moved.get_attribute("max"))
+    assert int(moved.input_value()) == last and line.inner_text() != before
+    at_the_end = line.inner_text()
+    page.keyboard.press("ArrowLeft")  # which folds a heading where the slider does not keep it
+    assert int(moved.input_value()) == last - 1 and line.inner_text() != at_the_end
+
+    number = next(n for n, cell in enumerate(cells) if "".join(cell["source"]).startswith("def my_llama_norm"))
+    given = "".join(cells[number]["source"])
+    rest = given[given.index("\n\n") :]
+    for answer, said in ((WRONG, "not yet"), (RIGHT, "right")):
+        cell = bring(page, number)
+        cell.locator(".cm-content").click()
+        page.keyboard.press("Control+a")
+        page.keyboard.insert_text(answer + rest)
+        page.keyboard.press("Shift+Enter")
+        page.wait_for_timeout(500)
+        wait_until_idle(page, 60)
+        assert bring(page, number).locator(".jp-OutputArea-output").inner_text().strip().startswith(said)
     page.close()

@@ -1,4 +1,4 @@
-"""Addresses that were given away keep working: chapters 5 and 8 and the reference were divided, their fragments followed."""
+"""Addresses that were given away keep working: chapters and the reference were divided, their fragments followed."""
 
 import json
 
@@ -6,6 +6,7 @@ import pytest
 from pages import identifiers, parsed
 
 OLD = {
+    "notebooks/04_rmsnorm": ["to-64-faster", "claim-seven-64", "claim-3-rms-cheaper"],
     "notebooks/05_placement": """
         two-lines-one-pair-of-brackets gradients-at-initialization-two-readings-of-1-l what-does-vanish-in-post-ln
         warm-up-who-trains-where what-the-map-says-about-pre-ln-and-ways-out-for-post-ln four-accounts-of-warm-up
@@ -48,6 +49,8 @@ def test_the_browser_follows(html, browser):
     ]:
         page.goto(f"{html.as_uri()}/notebooks/05_placement.html#{old}")
         page.wait_for_url(f"**/{new}#{old}", timeout=10_000)
+    page.goto(f"{html.as_uri()}/notebooks/04_rmsnorm.html#to-64-faster")
+    page.wait_for_url("**/10_cost.html#to-64-taken-apart", timeout=10_000)
     page.goto(f"{html.as_uri()}/book/api.html#normlab.norms.RMSNorm")
     page.wait_for_url("**/api/norms.html#normlab.norms.RMSNorm", timeout=10_000)
     page.goto(f"{html.as_uri()}/notebooks/05_placement.html#traps")

@@ -1,6 +1,7 @@
 """Large tables: plain without a script; with it a reader filters, searches and sorts them."""
 
 import pytest
+from chromium import until
 from pages import NOTEBOOKS, outputs, parsed
 
 MARK = "normlab-table is-searchable"
@@ -41,7 +42,7 @@ def test_filters_words_and_sorting(name, html, browser):
     page.get_by_label("words").fill("MISTRAL llama")
     assert shown("model type") == ["llama"]
     page.get_by_role("button", name="Show all").click()
-    page.wait_for_function(f"document.querySelectorAll('table.is-searchable tr[hidden]').length === 0")
+    until(page, "document.querySelectorAll('table.is-searchable tr[hidden]').length === 0")
     button = heads.nth(column("types")).get_by_role("button")
     for direction, order in (("ascending", 1), ("descending", -1)):
         button.press("Enter")  # by keyboard
@@ -50,7 +51,7 @@ def test_filters_words_and_sorting(name, html, browser):
         assert heads.nth(column("types")).get_attribute("aria-sort") == direction
     assert page.locator("th[aria-sort]").count() == 1
     page.get_by_role("button", name="Show all").click()
-    page.wait_for_function("!document.querySelector('th[aria-sort]')")
+    until(page, "!document.querySelector('th[aria-sort]')")
     assert shown("model type") == everything
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")  # the table scrolls, the page does not
     page.close()

@@ -5,18 +5,31 @@ A directive or role says what it used, ``uses(env, name)``: a piece of what the 
 differs at the next build, the page is read again. What all pages share (titles, numbers, targets of links) is one more
 digest: if it differs, all pages are written again.
 
-A build that was stopped, failed or warned has left no mark that it finished, and the next one starts from nothing.
+A build that was stopped, failed or warned has left no mark that it finished, and the next one starts from nothing. Of
+two builds at once the second waits for the first.
 """
 
+import atexit
+import errno
 import hashlib
 import json
 import os
+import shutil
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
+from sphinx.util import logging
+
+from . import tools
+
 ENVIRONMENT = "environment.pickle"  # Sphinx's own
+BUILDINFO = ".buildinfo"  # Sphinx's own, in the site; one that is cut off is a warning
 FINISHED = "finished"  # beside it: as old as the start of the last build that went through
 GENERATED = {"__pycache__", ".ipynb_checkpoints"}
+PICTURES = "jupyter_execute"  # beside the site: of notebooks' outputs; myst-nb keeps what it finds there
+PATIENCE = 1800  # seconds that a build waits for another one
+SPACE = {"first": 60_000_000, "later": 5_000_000}  # bytes that a build needs on the disk, rather more
 SECTIONS = ("titles", "toctree_includes", "toc_secnumbers", "toc_fignumbers")
 
 
@@ -72,14 +85,37 @@ def _now(app, name: str) -> str | None:
 
 
 def _start(app, config):
-    """Forget a build that did not finish."""
-    app.course_pieces, app.course_started = {}, time.time()
+    """Be alone, and forget a build that did not finish."""
+    app.course_pieces = {}
     folder = Path(app.doctreedir)
+    _be_alone(Path(app.srcdir), folder)
+    app.course_started = time.time()
     if not (folder / FINISHED).exists():
         folder.mkdir(parents=True, exist_ok=True)
-        for path in (folder / ENVIRONMENT, *folder.glob("*.sha256")):
+        for path in (folder / ENVIRONMENT, *folder.glob("*.sha256"), Path(app.outdir) / BUILDINFO):
             path.unlink(missing_ok=True)
+        shutil.rmtree(Path(app.outdir).parent / PICTURES, ignore_errors=True)
     (folder / FINISHED).unlink(missing_ok=True)
+
+
+def _be_alone(root: Path, folder: Path) -> None:
+    """Wait until no other process builds into ``folder``; this one does until it ends.
+
+    Raises SystemExit: its sentence is then the last that a build says, without the traceback of other exceptions.
+    """
+    files, place, alone = tools.package(root, "files"), folder.parent / "book", ExitStack()
+    try:
+        files.check_writable(place, SPACE["later" if (folder / FINISHED).exists() else "first"])
+        try:
+            alone.enter_context(files.lock(place, patience=0))
+        except files.NotWrittenError as problem:
+            if problem.errno != errno.EAGAIN:
+                raise
+            logging.getLogger(__name__).info("Another build of this book is at work; this one waits until it has ended.")
+            alone.enter_context(files.lock(place, PATIENCE))
+    except files.NotWrittenError as problem:
+        raise SystemExit(f"the book cannot be built: {problem}") from None
+    atexit.register(alone.close)
 
 
 def _finish(app, exception):

@@ -5,7 +5,6 @@ stand on a page of ``TO`` under their old name are found by themselves; ``RENAME
 """
 
 import json
-
 from pathlib import Path
 
 from docutils import nodes
@@ -13,10 +12,12 @@ from docutils import nodes
 from . import api
 
 TO = {
+    "notebooks/04_rmsnorm": ["notebooks/10_cost"],
     "notebooks/05_placement": ["notebooks/07_why_post_ln_is_hard", "notebooks/08_roads_after", "notebooks/09_census"],
     "notebooks/08_roads_after": ["notebooks/09_census"],
 }
 RENAMED = {  # page: {old fragment: (page, fragment)}
+    "notebooks/04_rmsnorm": {"to-64-faster": ("notebooks/10_cost", "to-64-taken-apart")},
     "notebooks/05_placement": {
         "why-is-post-ln-hard": ("notebooks/07_why_post_ln_is_hard", "the-case-one-setting-two-placements"),
         "what-the-map-says-about-pre-ln-and-ways-out-for-post-ln": ("notebooks/05_placement", "ways-out-for-post-ln"),

@@ -255,12 +255,6 @@ def growth_within(width: int, init: Init | str, seed: int = 0, layers: int = 12)
 # --- what scale does to gradients and updates -------------------------------------------------------------------
 
 
-def jacobian_norm(x: Tensor, eps: float = 0.0) -> float:
-    """Spectral norm of the Jacobian of LayerNorm at one vector x [d]."""
-    jacobian = torch.autograd.functional.jacobian(lambda v: functional.layer_norm(v, eps=eps), x)
-    return torch.linalg.matrix_norm(jacobian, 2).item()
-
-
 ROLES = {  # of weights, by the ends of their names: the first two make the stream
     "embeddings": ("embedding",),
     "writers: attention out, MLP down": (".out", ".down"),
@@ -399,5 +393,6 @@ RECORDS = (
         "streams of small Pre-LN models before and after training on Hamlet, float32, one thread",
         [{"variant": variant, "seed": seed, **SETTINGS} for variant in VARIANTS for seed in range(5)],
         lambda **setting: small_models.five_digits(train_small_model(**setting, progress=f"{setting['variant']} {setting['seed']}")),
+        larger=grid(variant=list(VARIANTS), seed=range(5), layers=[48], width=[256], steps=[3000], lr=[1e-3]),
     ),
 )

@@ -16,13 +16,18 @@ TOKENS = 32
 BATCH = 16
 
 
+@cache  # to read a play takes 30 ms, as long as a step of training
+def _corpus(plays: tuple[str, ...] = ("hamlet",)) -> data.Corpus:
+    return data.corpus(plays)
+
+
 def model(seed: int, *, plays: Sequence[str] = ("hamlet",), **options: Any) -> Transformer:
     """A Transformer for the characters of the plays and TOKENS of them at a time.
 
     LayerNorm and 4 heads, unless ``options`` of :class:`normlab.config.TransformerConfig` say otherwise.
     """
     settings = {"context": TOKENS, "heads": 4, "norm": NormKind.LAYERNORM} | options
-    return Transformer(TransformerConfig(vocab_size=len(data.corpus(plays).vocabulary), **settings), seed)
+    return Transformer(TransformerConfig(vocab_size=len(_corpus(tuple(plays)).vocabulary), **settings), seed)
 
 
 def train(
@@ -42,7 +47,7 @@ def train(
     A tenth of the steps warms up, a cosine ends at 0, gradients are clipped at norm 1 and nothing decays, unless
     ``options`` of :func:`normlab.training.train` say otherwise. The same seed means the same batches.
     """
-    text = data.corpus(plays).train.to(device.pick())
+    text = _corpus(tuple(plays)).train.to(device.pick())
     settings = {"warmup": steps // 10, "floor": 0.0, "clip": 1.0} | options
     with device.single_thread():
         model.to(device.pick())
@@ -53,19 +58,19 @@ def train(
 
 def validation_loss(model: nn.Module, plays: Sequence[str] = ("hamlet",), *, count: int = 8) -> float:
     """Loss on the held-out part of the plays, in nats per character."""
-    return training.validation_loss(model, data.sampler(data.corpus(plays).val, BATCH, TOKENS), count=count)
+    return training.validation_loss(model, data.sampler(_corpus(tuple(plays)).val, BATCH, TOKENS), count=count)
 
 
 def passages(sequences: int = BATCH, tokens: int = TOKENS, seed: int = 99) -> tuple[Tensor, Tensor]:
     """Inputs and targets [sequences, tokens] from the held-out part of *Hamlet*."""
-    return data.windows(data.corpus().val, sequences, tokens, torch.Generator().manual_seed(seed))
+    return data.windows(_corpus().val, sequences, tokens, torch.Generator().manual_seed(seed))
 
 
 @cache  # a record of runs asks once a run
 def character_entropy() -> float:
     """Entropy in nats of single characters of *Hamlet*: the loss of a model that has learned no more than how often
     each one occurs."""
-    share = torch.bincount(data.corpus().train).double() / len(data.corpus().train)
+    share = torch.bincount(_corpus().train).double() / len(_corpus().train)
     return torch.special.entr(share).sum().item()
 
 

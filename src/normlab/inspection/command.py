@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from normlab import files
 from normlab.inspection.cut import Cut, Layers, Settings, at_least, changes, on_meta, shorter, smaller
 from normlab.inspection.diagram import as_ranges, wiring_diagram
 from normlab.inspection.report import ModelReport, inspect
@@ -62,10 +63,12 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when transformers is imported: it asks no host for anything
     try:
+        if options.svg:
+            _try(Path(options.svg))
         args, kwargs = _input(options.input)
         report = report_on(options.model, args, kwargs, full=options.full)
         if options.svg:
-            _write(Path(options.svg), wiring_diagram(report).svg)
+            files.write(Path(options.svg), (wiring_diagram(report).svg + "\n").encode())
     except (ImportError, OSError, TypeError, ValueError) as problem:
         print("normlab inspect:", " ".join(str(problem).split()), file=sys.stderr)
         return 2
@@ -320,13 +323,13 @@ def _input(name: str | None) -> tuple[tuple, dict[str, Any]]:
     raise TypeError(f"{name} returned {type(value).__name__}, not a tensor, a tuple or a dictionary")
 
 
-def _write(path: Path, svg: str) -> None:
+def _try(path: Path) -> None:
+    """Whether the picture can be written, before the model is built."""
     if path.suffix.lower() != ".svg":
         raise ValueError(f"--svg writes a picture, so its file must end in .svg, got {str(path)!r}")
-    try:
-        path.write_text(svg + "\n", "utf-8")
-    except OSError as problem:
-        raise OSError(f"the picture cannot be written to {path}: {problem.strerror}") from None
+    if not path.parent.is_dir():
+        raise OSError(f"the picture cannot be written to {path}: there is no folder {path.parent}")
+    files.check_writable(path)
 
 
 def as_json(report: Any) -> Any:

@@ -71,14 +71,16 @@ KINDS: dict[str, Kind] = {
     "eps-too-large": Kind(Severity.WARNING, "a smaller eps, or a larger input: scale the embeddings up.", _RMSNORM),
     "eps-vanishes": Kind(
         Severity.ERROR,
-        "compute the statistic in float32, or take an eps that the half type can hold (float16: 1e-7 or more).",
+        "compute the statistic in float32; an eps that float16 can hold (1e-7 or more) saves the forward pass only.",
         _RMSNORM,
     ),
     "eps-outside-root": Kind(
         Severity.WARNING, "put eps under the root: sqrt(m + eps) has a slope at 0, sqrt(m) + eps has none.", _RMSNORM
     ),
     "slope-overflows": Kind(
-        Severity.WARNING, "compute the norm in float32: its slope at 0 is 1 / sqrt(eps), more in between.", _RMSNORM
+        Severity.WARNING,
+        "compute the norm in float32; the slope at 0 is only 1 / sqrt(eps), but the way back may pass eps ** -1.5.",
+        _RMSNORM,
     ),
     "gain-convention": Kind(
         Severity.ERROR,
@@ -86,9 +88,15 @@ KINDS: dict[str, Kind] = {
         _RMSNORM,
     ),
     "gain-dead": Kind(
-        Severity.WARNING, "look at how this gain was initialized, loaded or decayed; set it back to 1.", _BREAKS
+        Severity.WARNING,
+        "look at how this gain was initialized, loaded or decayed; in a fresh model it is 1 (stored as 1 + w: w = 0).",
+        _BREAKS,
     ),
-    "gain-large": Kind(Severity.WARNING, "look at how this gain was initialized or loaded; set it back to 1.", _BREAKS),
+    "gain-large": Kind(
+        Severity.WARNING,
+        "look at how this gain was initialized or loaded; in a fresh model it is 1 (stored as 1 + w: w = 0).",
+        _BREAKS,
+    ),
     "gains-cannot-move": Kind(
         Severity.ERROR,
         "keep a float32 master copy of the gains, store them as 1 + w, or leave norm parameters in float32.",
@@ -118,7 +126,10 @@ KINDS: dict[str, Kind] = {
     "future-leaks": Kind(Severity.ERROR, "look at the causal mask and at whatever mixes tokens.", _BREAKS),
     "rows-leak": Kind(Severity.ERROR, "look for a sum, a mean or a sort over the rows of the batch.", _BATCHNORM),
     "padding-leaks": Kind(
-        Severity.ERROR, "hide padded keys from every query: -inf (or the type's minimum) where the mask is 0.", _BREAKS
+        Severity.ERROR,
+        "hide padded keys from every query: the type's minimum where the mask is 0 "
+        "(-inf makes NaN of a row that sees nothing).",
+        _BREAKS,
     ),
     "mask-hides-tokens": Kind(
         Severity.ERROR,

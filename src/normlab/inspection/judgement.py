@@ -20,7 +20,7 @@ EPS_SHARE = 0.3  # healthy, of norms on the stream: below 0.1
 GAIN_RANGE = (0.5, 1.5)  # median over norms of their rms gain; healthy: about 1 (fresh Nemotron: 2)
 GAIN_RATIO = (0.3, 3.0)  # of a norm's gain to the median of its role; healthy: 0.91 to 1.13
 LOGIT_FRESH, LOGIT_TRAINED = 60.0, 20.0  # largest attention logit; healthy: up to 59 fresh, 16 trained
-ENTROPY_SHARE = 0.22  # of the entropy of even attention; healthy: from 0.3
+ENTROPY_SHARE = 0.22  # of the entropy of even attention; healthy: from 0.32
 CONTEXT_SHARE = 1e-4  # healthy: from 0.23, but a dip to 6e-5 within the first 50 steps
 LEAK = 1e-4  # change in standard deviations of the logits; healthy: 0
 FIRST_TOKEN = 1e-3  # healthy: from 0.013
@@ -128,7 +128,7 @@ def _gains(seen: Measurements) -> Iterator[tuple[str, str]]:
     if not least <= middle <= most:
         yield (
             "gain-convention",
-            f"the gains of half of the {len(sizes)} norms are about {number(middle)} where a healthy model has about 1"
+            f"the median gain (rms) of the {len(sizes)} norms is {number(middle)}; healthy small models have about 1"
             + (": gains stored as w near 1 and read as 1 + w give 2." if middle > most else "")
             + (": gains stored as 1 + w and read as w give about 0." if middle < least else ""),
         )
@@ -173,7 +173,7 @@ def _attention(seen: Measurements) -> Iterator[tuple[str, str]]:
     bound = LOGIT_FRESH if seen.fresh else LOGIT_TRAINED
     if largest and max(largest) > bound:
         layer = seen.attention[largest.index(max(largest))].layer if len(largest) == len(seen.attention) else "?"
-        fresh = "no gain has moved yet, and fresh models stay below 60"
+        fresh = "its gains show no training, and small fresh models stay below 60"
         state = fresh if seen.fresh else "small trained models reach 16"
         yield (
             "attention-logits",

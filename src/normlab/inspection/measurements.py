@@ -17,7 +17,6 @@ from normlab.inspection.trace import Call, FunctionalNorm, Node, users
 from normlab.inspection.wiring import Wiring
 from normlab.norms import NormKind
 
-
 _SUMS = {"pow", "mul", "square", "sum", "mean", "mm", "bmm", "add", "linalg_vector_norm", "norm", "var", "var_mean"}
 
 

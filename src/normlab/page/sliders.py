@@ -11,7 +11,8 @@ from normlab.page.claims import publish
 from normlab.page.tables import table_html, table_text
 
 # Where scripts may not run (GitHub, a notebook that is not trusted), the start frame and the table remain. Lumino,
-# under JupyterLab, would take the arrow keys for its cells; the attribute leaves them to the slider.
+# under JupyterLab, would take the arrow keys for its cells; the attribute leaves them to the slider. It looks for it from
+# the focused element up and takes the first shortcut that fits, so that the element itself needs it.
 _HTML = """\
 <div class="normlab-slider" data-lm-suppress-shortcuts="true">\
 <img alt="{alt}" style="max-width:100%" src="data:image/svg+xml,{picture}">\
@@ -29,6 +30,7 @@ _PROGRAM = """\
   const image = box.querySelector('img'), line = box.querySelector('.normlab-slider-line');
   const input = document.createElement('input'), name = document.createElement('label');
   Object.assign(input, {type: 'range', min: 0, max: frames.length - 1, step: 1, value: start});
+  input.setAttribute('data-lm-suppress-shortcuts', 'true');
   input.style.cssText = 'flex:1;min-width:8rem';
   name.style.cssText = 'display:flex;gap:.8rem;align-items:center;max-width:30rem;margin:0 auto;font-size:0.9rem';
   name.append(label, input);

@@ -54,7 +54,8 @@ def diagram(row: Row) -> Diagram:
 
 
 def wirings(designs: Sequence[Design]) -> dict[str, list[str]]:
-    """The designs whose drawings are alike but for ε, gains, roundings and names: {the first: all of them}.
+    """The designs whose drawings are alike but for ε, gains, roundings and names: {the first: all of them}. Multipliers
+    outside the blocks, types and roles are not drawn.
 
     Left out are those whose wiring could not be told.
     """
@@ -83,11 +84,14 @@ def gallery(designs: Sequence[Design]) -> None:
         print("\n".join(lines))
 
 
+_NORM = r", \w+Norm \([^)]*\)( and \w+Norm \([^)]*\))*"  # which norm, in the column of QK-norm
+
+
 def _in_short(row: Row) -> str:
     """The formula, and what tells rows with the same formula apart."""
     parts = [row["norm"], row["formula"]]
     parts += [row["sublayers"]] if row["sublayers"] != "attention, mlp" else []
-    named = {"embedding norm": row["embedding"], "QK-norm": row["qk_norm"].split(",")[0], "inside": row["inner"]}
+    named = {"embedding norm": row["embedding"], "QK-norm": re.sub(_NORM, "", row["qk_norm"]), "inside": row["inner"]}
     return "; ".join(parts + [f"{name} {value}" for name, value in named.items() if value != "–"])
 
 

@@ -1,8 +1,8 @@
 """Which models the census takes, by a rule that can be run, and how they are built small, with random weights.
 
 The rule: every model type that the library lists for causal, masked or sequence-to-sequence language modeling, unless
-its configuration holds those of other models (then it is no text model by itself). Its configuration is the library's
-default, with small sizes.
+its configuration holds those of other models (most of these have a part for images or sound). Its configuration is
+the library's default, with small sizes.
 """
 
 import re

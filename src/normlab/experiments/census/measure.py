@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from normlab import device
 from normlab.experiments.census import families
@@ -226,7 +226,7 @@ def year(model: Any) -> int | None:
 
 @cache
 def borrowers() -> dict[str, int]:
-    """For every folder of models of the library: how many other folders are written by borrowing classes from it."""
+    """For every folder of models of the library: how many other folders are written with code from its models."""
     import transformers
 
     found: dict[str, set[str]] = {}

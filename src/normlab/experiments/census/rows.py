@@ -36,7 +36,7 @@ def recorded() -> Census:
 
 @dataclass(frozen=True)
 class Design:
-    """Model types that agree in every column but ε. ``name``: the oldest, of these the shortest name."""
+    """Model types that agree in role and in every column of ``COLUMNS`` but ε. ``name``: the oldest, then the shortest."""
 
     name: str
     members: tuple[str, ...]
@@ -63,7 +63,7 @@ def designs(rows: Mapping[str, Row]) -> list[Design]:
 
 
 def is_standard(row: Row) -> bool:
-    """RMSNorm in front of every sublayer, nothing else on the stream but a final norm."""
+    """RMSNorm in front of every sublayer, no other norm between blocks, and a final RMSNorm. Embeddings may be normed too."""
     return (row["norm"], row["placement"], row["final"]) == ("RMSNorm", "pre", "RMSNorm")
 
 

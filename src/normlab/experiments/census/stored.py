@@ -9,7 +9,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 from normlab.inspection.norm_probe import NormReport
 from normlab.inspection.report import BlockReport, ModelReport
 
-
 _SHARED = {"blocks": BlockReport, "norms": NormReport}  # what occurs more than once in a report; blocks hold norms
 
 
