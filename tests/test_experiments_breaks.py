@@ -133,3 +133,12 @@ def test_the_report_of_a_healthy_model_and_of_one_that_ends_at_nan():
     healthy = breaks.planted("ε outside the root", faulty=False)
     assert breaks.debug_report(healthy) == "nothing"
     assert breaks.debug_report(breaks.planted("ε outside the root")).startswith("weight has nans: token_embedding")
+
+
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_a_healthy_norm_of_either_kind_is_its_formula(norm):
+    model = breaks.fresh(0, norm=norm)
+    for module in model.modules():
+        if getattr(module, "bias", None) is not None and hasattr(module, "eps"):
+            torch.nn.init.normal_(module.bias)
+    assert breaks.error_of_norms(breaks.examined(model)) < 1e-6

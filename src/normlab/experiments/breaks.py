@@ -504,7 +504,12 @@ def error_of_norms(case: Case) -> float:
     """Largest relative error of a norm against the same formula in float64 on the same input."""
     errors = []
     for norm, x, y in calls_of_norms(case.model, case.batch):
-        wide = norm.weight.double() * faulty_runs.in_float32(x.double(), norm.eps)  # type: ignore[operator, arg-type]
+        x = x.double()
+        if isinstance(norm, norms.LayerNorm):
+            x = x - x.mean(-1, keepdim=True)
+        wide = norm.weight.double() * faulty_runs.in_float32(x, norm.eps)  # type: ignore[operator, arg-type]
+        bias = getattr(norm, "bias", None)
+        wide = wide if bias is None else wide + bias
         errors.append(((y - wide).pow(2).mean() / wide.pow(2).mean()).sqrt().item())
     return max(errors)
 
