@@ -42,6 +42,13 @@ def test_tokens_without_a_look_of_their_own_lose_their_element():
     assert _slim_code(code, set()) == code
 
 
+def test_only_the_search_page_loads_the_index(html):
+    pages = [path for path in html.rglob("*.html") if "_static" not in path.parts]
+    loading = [p.name for p in pages if any("searchindex" in s.get("src", "") for s in parsed(p).select("script"))]
+    assert loading == ["search.html"] and len(pages) > 50
+    assert all("search_as_you_type = false" in p.read_text(encoding="utf-8") for p in pages if p.name != "index.html")
+
+
 def test_the_code_of_a_page_is_slim(html):
     code = [str(block) for name in NOTEBOOKS for block in parsed(html / f"{name}.html").select("div.highlight pre")]
     assert len(code) > 50 and any('class="k"' in block for block in code)

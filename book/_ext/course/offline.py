@@ -1,7 +1,8 @@
 """Pages that are light, and silent without a network.
 
 The theme ships every icon of Font Awesome (1.5 MB of script, 0.4 MB of fonts), the style of every
-component of Bootstrap, and source maps; our pages use a few. What no page uses is dropped from the
+component of Bootstrap, and source maps; our pages use a few. It loads the search index (0.4 MB) on every page for
+results while one types, which `_config.yml` leaves off. What no page uses is dropped from the
 built site: if the form of those files changes, nothing matches and they stay whole.
 """
 
@@ -86,6 +87,12 @@ def _slim_code(page: str, plain: set[str]) -> str:
     return re.sub(r"<pre>.*?</pre>", lambda code: token.sub(r"\1", code[0]) if plain else code[0], page, flags=re.DOTALL)
 
 
+def _slim_head(page: str) -> str:
+    """A page without the scripts that search while one types; the form leads to the search page, which has its own."""
+    scripts = r'\s*<script src="[./]*(?:_static/searchtools\.js|_static/language_data\.js|searchindex\.js)"></script>'
+    return re.sub(scripts, "", page)
+
+
 def _rewrite(path: Path, shorten, names: set[str]) -> None:
     text = shorten(path.read_text(encoding="utf-8"), names)
     path.write_text(re.sub(r"/[/*]# sourceMappingURL=\S+?(?: ?\*/)?\s*$", "", text), encoding="utf-8")
@@ -103,7 +110,10 @@ def _slim(app, exception):
     plain = _plain_tokens((static / "pygments.css").read_text(encoding="utf-8"))
     for path in site.rglob("*.html"):
         page = path.read_text(encoding="utf-8")
-        if (slim := _slim_code(page, plain)) != page:
+        slim = _slim_code(page, plain)
+        if path.name != "search.html":
+            slim = _slim_head(slim)
+        if slim != page:
             path.write_text(slim, encoding="utf-8")
     names, icons = _names(site), static / "scripts" / ICONS
     _rewrite(icons, _slim_icons, names)
