@@ -6,7 +6,7 @@ import pytest
 from pages import identifiers, parsed
 
 OLD = {
-    "notebooks/04_rmsnorm": ["to-64-faster", "claim-seven-64", "claim-3-rms-cheaper"],
+    "notebooks/04_rmsnorm": ["to-64-faster", "claim-3-rms-cheaper"],
     "notebooks/05_placement": """
         two-lines-one-pair-of-brackets gradients-at-initialization-two-readings-of-1-l what-does-vanish-in-post-ln
         warm-up-who-trains-where what-the-map-says-about-pre-ln-and-ways-out-for-post-ln four-accounts-of-warm-up

@@ -95,7 +95,7 @@ def test_bad_marked_answers_fail_the_build(tmp_path):
     (tmp_path / "book" / "interview" / "marked.yml").write_text("- id: a\n  asked: Why?\n")
     shutil.copy(ROOT / "tools" / "questions.py", tmp_path / "tools")
     shutil.copytree(ROOT / "src" / "normlab" / "interview", tmp_path / "src" / "normlab" / "interview")
-    for name in ("__init__.py", "ledger.py"):
+    for name in ("__init__.py", "files.py", "ledger.py"):
         shutil.copy(ROOT / "src" / "normlab" / name, tmp_path / "src" / "normlab")
     code, said = build(tmp_path)
     assert code != 0
