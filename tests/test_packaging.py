@@ -169,6 +169,7 @@ def test_what_is_installed_is_allowed():
 
 # What is asked for and not imported under its own name: where it is used, and the word for it there.
 USED_OTHERWISE = {
+    "axe-playwright-python": ("tests/site/test_access_pages.py", "axe_playwright_python"),
     "distributed": ("src/normlab/record.py", "dask.distributed"),
     "jupyter-book": ("Makefile", "jupyter-book build"),
     "jupyterlab-myst": ("requirements.txt", "# … which shows the text as the book does"),
@@ -179,6 +180,7 @@ USED_OTHERWISE = {
 # What is imported and comes along with something that is asked for.
 COMES_WITH = {
     "IPython": "ipykernel", "cycler": "matplotlib", "dask": "distributed", "docutils": "jupyter-book", "sphinx": "jupyter-book",
+    "sphinx_external_toc": "jupyter-book",
     "jsonschema": "nbformat", "jupyter_client": "ipykernel", "jupyter_server": "jupyterlab", "psutil": "ipykernel",
 }  # fmt: skip
 

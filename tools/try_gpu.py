@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import nbformat
+import whole
 from execute import ENVIRONMENT, notebooks, run_cells
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,7 +86,7 @@ def main() -> int:
         results[path.name] = run_notebook(path)
     results["make bench"] = run_command("normlab", "bench")
     REPORT.parent.mkdir(exist_ok=True)
-    REPORT.write_text(json.dumps({"gpu": found, "results": results}, indent=1) + "\n", encoding="utf-8")
+    whole.write_text(REPORT, json.dumps({"gpu": found, "results": results}, indent=1) + "\n")
     for name, result in results.items():
         memory = f", {result['peak_gb']} GB on the GPU" if result.get("peak_gb") is not None else ""
         print(f"{name}: {result['problem'] or 'ok'}, {result['seconds']} s{memory}")

@@ -93,7 +93,8 @@ def test_bad_marked_answers_fail_the_build(tmp_path):
     make_book(tmp_path)
     (tmp_path / "book" / "interview").mkdir()
     (tmp_path / "book" / "interview" / "marked.yml").write_text("- id: a\n  asked: Why?\n")
-    shutil.copy(ROOT / "tools" / "questions.py", tmp_path / "tools")
+    for name in ("questions.py", "whole.py"):
+        shutil.copy(ROOT / "tools" / name, tmp_path / "tools")
     shutil.copytree(ROOT / "src" / "normlab" / "interview", tmp_path / "src" / "normlab" / "interview")
     for name in ("__init__.py", "files.py", "ledger.py"):
         shutil.copy(ROOT / "src" / "normlab" / name, tmp_path / "src" / "normlab")

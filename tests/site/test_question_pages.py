@@ -102,7 +102,8 @@ def test_a_bad_bank_fails_the_build(tmp_path):
     make_book(tmp_path)
     (tmp_path / "book" / "interview").mkdir()
     (tmp_path / "book" / "interview" / "questions.yml").write_text(BAD)
-    shutil.copy(ROOT / "tools" / "questions.py", tmp_path / "tools")
+    for name in ("questions.py", "whole.py"):
+        shutil.copy(ROOT / "tools" / name, tmp_path / "tools")
     shutil.copytree(ROOT / "src" / "normlab" / "interview", tmp_path / "src" / "normlab" / "interview")
     for name in ("__init__.py", "files.py", "ledger.py"):
         shutil.copy(ROOT / "src" / "normlab" / name, tmp_path / "src" / "normlab")

@@ -61,6 +61,7 @@ def test_a_fault_in_the_sheet_fails_the_build(tmp_path):
     (tmp_path / "book" / "interview").mkdir()
     (tmp_path / "book" / "interview" / "sheet.typ").write_text("Text")
     (tmp_path / "tools" / "sheet.py").write_text("def write(root, path):\n    raise ValueError('sheet.typ: too long')\n")
+    (tmp_path / "tools" / "deck.py").write_text("def write(root, path):\n    pass\n\n\ndef _date(root):\n    return 0\n")
     code, said = build(tmp_path)
     assert code != 0 and "sheet.typ: too long" in said
 
