@@ -147,7 +147,6 @@ def test_lines_are_zero_exactly_where_masked():
     lines = bn.embedded_lines(3, lines=9, width=5)
     assert torch.equal(lines.x.abs().sum(-1) > 0, lines.mask)
     assert lines.mask[:, 0].all() and not lines.mask.all()
-    assert bn.tokens_at(lines.mask) == [int(column.sum()) for column in lines.mask.T]
     other = bn.repad(lines, 4, content=7.0)
     assert other.x.shape[1] == lines.x.shape[1] + 4 and torch.equal(other.real, lines.real)
     assert (other.x[~other.mask] == 7).all()

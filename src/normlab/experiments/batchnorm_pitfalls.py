@@ -386,11 +386,6 @@ def padded_moments(mean: Tensor | float, var: Tensor | float, q: float) -> tuple
     return q * mean, q * var + q * (1 - q) * mean**2
 
 
-def tokens_at(mask: Tensor) -> list[int]:
-    """How many of the lines of mask [B, T] still have a real token at each position."""
-    return mask.sum(0).tolist()
-
-
 # --- what one token does to another -----------------------------------------------------------------------------
 
 

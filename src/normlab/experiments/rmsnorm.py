@@ -346,11 +346,6 @@ def logit_difference(first: Transformer, second: Transformer) -> float:
 # --- number formats -------------------------------------------------------------------------------------------------
 
 
-def rms_norm_within(x: Tensor, eps: float = 1e-6) -> Tensor:
-    """RMSNorm that computes everything in the dtype of x: what one must not do in float16."""
-    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
-
-
 def size_after(norm: Callable[[Tensor], Tensor], sizes: Iterable[float], dtype: torch.dtype, width: int = 64) -> list[float]:
     """Size of norm(x) for vectors of +s and -s in turn, s in ``sizes``, given in ``dtype``. Correct is 1."""
     signs = torch.tensor([1.0, -1.0]).repeat(width // 2)
