@@ -62,7 +62,7 @@ class Visit:
 
     def open(self, address: str):
         self.page.goto(address, wait_until="load")
-        self.page.wait_for_load_state("networkidle")
+        self.page.evaluate("document.fonts.ready.then(() => null)")
         return self.page
 
     def weight(self, html) -> tuple[int, int]:
@@ -103,7 +103,7 @@ def assert_no_sideways_scrolling(page):
 def test_a_first_visit_is_silent_and_light(browser, addresses, html, name):
     """And a chapter's copy downloads."""
     with Visit(browser) as visit:
-        visit.open(f"{addresses['http']}/{name}.html")
+        visit.open(f"{addresses['http']}/{name}.html").wait_for_load_state("networkidle")
         raw, gzipped = visit.weight(html)
         print(f"{name}: {raw / 1000:.0f} KB, gzipped {gzipped / 1000:.0f} KB")
         many = name in NOTEBOOKS and len(alt_texts(name)) > 8
