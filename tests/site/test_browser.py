@@ -124,6 +124,8 @@ ANNOYS = """() => {
         "formula wider than the page": all("article .katex-display").filter(wide),
         "scrolls without a shade": all("article *:not(.katex *)").filter(box => /auto|scroll/.test(style(box).overflowX)
             && wide(box) && !style(box).backgroundImage.includes("gradient")),
+        "printed sentence that scrolls": all("article .cell_output pre").filter(box => wide(box)
+            && !/\\S {2,}\\S|^(def|class|@)/m.test(box.textContent)),
         "cut": all("article *:not(.math, .math *)").filter(box => /hidden|clip/.test(style(box).overflowX) && wide(box)
             && box.clientWidth > 1),
         "caption out of view": all("article caption").filter(box => place(box).left < 0 || place(box).right > innerWidth),
@@ -158,10 +160,11 @@ def test_what_annoys_is_seen(browser):
         <form><button>Compare</button><button>Compare</button></form>
         <h2><code class="literal" style="display: inline-block">x</code>.</h2>
         <div class="citation" style="text-indent: 20px">a</div><p style="font-size: 9px">p</p>
-        <pre style="overflow: hidden">{"cut" * 200}</pre></article>""")
+        <pre style="overflow: hidden">{"cut" * 200}</pre>
+        <div class="cell_output"><pre style="overflow: auto">{"a sentence " * 20}</pre></div></article>""")
     found = page.evaluate(ANNOYS)
     page.close()
-    assert len(found) == ANNOYS.count('        "') == 10
+    assert len(found) == ANNOYS.count('        "') == 11
 
 
 @pytest.mark.parametrize("name", [*KINDS, "search"])
