@@ -72,16 +72,24 @@ def contrast(one: str, other: str) -> float:
     return high / low
 
 
+def mixed(color: str, opacity: float, ground: str) -> str:
+    pairs = [(int(color[i : i + 2], 16), int(ground[i : i + 2], 16)) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(opacity * over + (1 - opacity) * under):02x}" for over, under in pairs)
+
+
 # Black or white stands only on an area of one of the colors: failed runs, a sum on the stream.
 ON_AN_AREA = {"notebooks/05_placement": "#000000", "notebooks/09_census": "#ffffff"}
 
 
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_ink_reads_in_both_themes(name):
-    """Pale areas and single runs stand behind what is meant, and are left out."""
-    colors = {color for svg in drawings(name) for color, opacity in inks(svg) if opacity == 1}
+    """Pale areas and single runs stand behind what is meant, and are left out; dots that show through each other are not."""
+    found = {ink for svg in drawings(name) for ink in inks(svg)}
+    colors = {color for color, opacity in found if opacity == 1}
     known = colors - {ON_AN_AREA.get(name)}
     assert len(known) >= 2
+    veiled = [(mixed(*ink, ground), ground) for ink in found if 0.6 <= ink[1] < 1 for ground in ("#ffffff", DARK)]
+    assert all(contrast(*pair) >= 3 for pair in veiled)
     assert [color for color in known if min(contrast(color, "#ffffff"), contrast(color, DARK)) < 4.3] == []
     assert all(contrast(color, area) >= 4.3 for color in colors - known for area in known)
 
@@ -91,6 +99,7 @@ def test_ink_that_does_not_read_is_found():
     assert inks(svg) == {("#797979", 1.0), ("#d9822b", 0.5)}
     assert inks('<g transform="translate(1 2) scale(0.12 -0.12)"> <use/></g>') == {("#000000", 1.0)}
     assert contrast("#797979", "#ffffff") == pytest.approx(4.35, abs=0.01) and contrast("#d9822b", "#ffffff") < 3
+    assert mixed("#000000", 0.75, "#ffffff") == "#404040"
 
 
 def test_sizes_of_letters_are_read():

@@ -152,7 +152,7 @@ def cheating(ax: Axes, results: dict[str, tuple[Sequence[float], Sequence[float]
             (0.17, evaluation, BLUE, "evaluation, running statistics"),
         ):
             mean = sum(values) / len(values)
-            ax.bar(i + offset, mean, 0.32, color=color, alpha=0.75, label=None if i else label)
+            ax.bar(i + offset, mean, 0.32, facecolor=(color, 0.3), edgecolor=color, label=None if i else label)
             ax.plot([i + offset] * len(values), values, "_", color=INK, markersize=9)
     ax.axhline(0, color=INK, linewidth=1)
     ax.set_xticks(range(len(results)), list(results))

@@ -220,7 +220,7 @@ def quality(ax: Axes, results: Mapping[str, Mapping[float, Sequence[float]]]) ->
     for k, ((name, by_rate), color, line) in enumerate(zip(results.items(), COLORS, DASHES)):
         places = [rates.index(rate) + 0.12 * (k - 1.5) for rate in by_rate]
         dots = [(place, loss) for place, losses in zip(places, by_rate.values()) for loss in losses]
-        ax.plot(*zip(*dots), "o", color=color, markersize=4, alpha=0.7)
+        ax.plot(*zip(*dots), "o", color=color, markersize=4, alpha=0.85)
         ax.plot(places, [fmean(losses) for losses in by_rate.values()], line, color=color, label=name)
     ax.set_xticks(range(len(rates)), [f"{1000 * rate:g}" for rate in rates])
     ax.set(xlabel="learning rate (10⁻³)", ylabel="validation loss (nats)")
