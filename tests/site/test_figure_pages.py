@@ -41,7 +41,7 @@ def with_panels(name: str) -> int:
 
 def letters(svg: str) -> list[float]:
     """Sizes of the words of a figure, in its units; raised and lowered ones have their own."""
-    sizes = [float(size) for size in re.findall(r'<text [^>]*font-size="([\d.]+)"', svg)]
+    sizes = [float(size) for size in re.findall(r'<(?:svg|text) [^>]*font-size="([\d.]+)"', svg)]
     for scale, word in re.findall(r'<g [^>]*scale\(([\d.]+) -[\d.]+\)"[^>]*>(.*?)</g>', svg):
         inner = re.findall(r"<use [^>]*scale\(([\d.]+)\)", word)
         sizes.append(100 * float(scale) * min(map(float, [*inner, 1])))

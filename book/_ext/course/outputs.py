@@ -51,7 +51,9 @@ def _use_outputs(app, doctree):
         for image in list(bundle.findall(nodes.image)) if about else ():
             image["alt"] = about["alt"]
             if "panels" in about:
-                image.replace_self(picture("", image, panels=about["panels"]))
+                both = picture(panels=about["panels"])
+                image.replace_self(both)
+                both += image
 
 
 def _open_picture(translator, node):
