@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.transforms import offset_copy
 
 from normlab.cost import Bill
 from normlab.experiments import drawing
@@ -51,9 +52,10 @@ def roofline(
     ax.set_yscale("log")
     plain_log(ax.xaxis, (0.1, 1, 10, 100))
     plain_log(ax.yaxis, (0.1, 1, 10, 100))
-    for name, speed in roofs.items():  # along its line, and below it
+    below = offset_copy(ax.transData, ax.figure, x=4, y=-3, units="points")
+    for name, speed in roofs.items():  # along its line
         along = {"rotation": math.degrees(math.atan(speed / 1e9)), "transform_rotates_text": True, "rotation_mode": "anchor"}
-        ax.text(low, low * speed / 1e9, f" {name}", color=INK, va="top", **along)
+        ax.text(low, low * speed / 1e9, name, color=INK, va="top", transform=below, **along)
     ax.set(title="Norms stand under the slope", xlabel="operations per byte", ylabel="10⁹ operations a second")
     ax.legend(loc="lower right", bbox_to_anchor=(1, 0.05))
 
