@@ -182,7 +182,7 @@ def losses(ax: Axes, curves: Mapping[str, Sequence[float]], entropy: float) -> N
         means = [fmean(loss[i : i + 10]) for i in range(0, len(loss), 10)]
         ax.plot(range(5, len(loss), 10), means, line, color=color, label=name)
     ax.axhline(entropy, color=INK, linewidth=1)
-    ax.text(len(loss), entropy - 0.05, "entropy of single characters", va="top", ha="right")
+    ax.text(len(loss), entropy - 0.05, "single-character entropy", va="top", ha="right")
     ax.set(xlabel="step", ylabel="training loss (nats)", ylim=(2.2, 4.4), title="Same model, same rate: stuck or not")
     ax.legend(loc="upper right")
 
