@@ -22,7 +22,7 @@ from setup_cell import SETUP_CELL, SETUP_TAGS, standalone_cell
 ROOT = Path(__file__).resolve().parent.parent
 PATHS = {path.stem: path for path in notebooks(ROOT)}
 NOTEBOOKS = list(PATHS)
-QUICKEST = "04_rmsnorm"  # on a quiet core 19 of the 222 seconds that all chapters take
+QUICKEST = "06_interview"  # on a quiet core 4 of the 270 seconds that all chapters take
 RUN_TIMEOUT_SECONDS = 1200  # on a busy machine
 WITHOUT_PICTURES = "its pictures stand here in words"
 

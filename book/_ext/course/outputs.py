@@ -2,10 +2,13 @@
 
 myst-nb drops what it does not know: the alt text and the panels in a figure's output metadata, and the claims'
 own data type. The notebook file still has them, and outputs and nodes come in the same order.
+
+Printed sentences are marked: their lines wrap on a narrow page, those of code and of aligned columns do not.
 """
 
 import json
 import posixpath
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -18,6 +21,15 @@ from . import claims, tools
 
 class picture(nodes.General, nodes.Element):
     """An image of which a phone is shown another version: its panels under one another."""
+
+
+ALIGNED = re.compile(r"\S {2,}\S|^(?:def|class) ", re.MULTILINE)
+
+
+def _mark_prose(doctree):
+    for text in doctree.findall(nodes.literal_block):
+        if "output" in text["classes"] and not ALIGNED.search(text.astext()):
+            text["classes"].append("is-prose")
 
 
 def _bundles(node: nodes.Node) -> list[nodes.container]:
@@ -44,6 +56,7 @@ def _use_outputs(app, doctree):
         return
     with open(path, encoding="utf-8") as file:
         notebook = json.load(file)
+    _mark_prose(doctree)
     for output, bundle in list(_paired(doctree, notebook)):
         if claims.MIME in output["data"]:
             bundle.replace_self(claims.claim_box(app, output["data"][claims.MIME]))
