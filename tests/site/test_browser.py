@@ -191,8 +191,8 @@ def assert_the_copy_downloads(page, name):
 @pytest.mark.parametrize("scheme", ["file", "http"])
 def test_the_front_door_leads_to_the_first_page(browser, addresses, scheme):
     with Visit(browser) as visit:
-        page = visit.open(f"{addresses[scheme]}/index.html")
-        page.wait_for_url(f"{addresses[scheme]}/{PAGES[0]}")
+        visit.page.goto(f"{addresses[scheme]}/index.html")
+        visit.page.wait_for_url(f"{addresses[scheme]}/{PAGES[0]}")
 
 
 @pytest.mark.parametrize("name", [*KINDS, "search"])
