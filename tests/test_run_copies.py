@@ -85,7 +85,31 @@ def test_other_outputs_are_a_fault_with_the_pinned_versions_only(capsys, tmp_pat
 
 def test_a_missing_interpreter_is_said_and_no_fault(capsys):
     assert run_copies.try_interpreter("python3.99", "pins", {}, 2)
-    assert capsys.readouterr().out == "python3.99: not found here, left out\n"
+    assert capsys.readouterr().out == "python3.99: left out: not found here\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell script")
+def test_an_interpreter_that_does_not_run_says_why(tmp_path, capsys):
+    """As pyenv's python3.13 does where another version is chosen."""
+    shim = tmp_path / "python3.99"
+    shim.write_text("#!/bin/sh\necho 'pyenv: python3.99: command not found' >&2\nexit 127\n")
+    shim.chmod(0o755)
+    assert run_copies.try_interpreter(str(shim), "pins", {}, 2)
+    assert capsys.readouterr().out == f"{shim}: left out: pyenv: python3.99: command not found\n"
+
+
+def test_an_environment_is_built_once_and_anew_for_other_pins(tmp_path, monkeypatch):
+    calls = []
+    python = getattr(sys, "_base_executable", sys.executable)
+    monkeypatch.setattr(run_copies, "ROOT", tmp_path)
+    monkeypatch.setattr(run_copies, "ENVIRONMENTS", tmp_path / ".venvs")
+    monkeypatch.setattr(run_copies, "_call", lambda command: calls.append(command) or command[-1].mkdir(exist_ok=True))
+    monkeypatch.setattr(run_copies, "install_commands", lambda *_: [])
+    monkeypatch.setattr(run_copies, "libraries", lambda: ["torch>=2.6"])
+    for pins, builds in (("torch==2.6\n", 1), ("torch==2.6\n", 1), ("torch==2.7\n", 2)):
+        (tmp_path / "constraints.txt").write_text(pins)
+        inside = run_copies.environment(python, "pins")
+        assert len(calls) == builds and calls[-1][:2] == [python, "-m"] and inside.is_relative_to(calls[-1][-1])
 
 
 def test_an_interpreter_with_the_package_proves_nothing(capsys):
