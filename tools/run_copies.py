@@ -9,6 +9,7 @@ interpreter of a ready virtual environment is taken as it is.
 """
 
 import argparse
+import datetime
 import json
 import os
 import re
@@ -78,7 +79,7 @@ def environment(python: str, versions: str, index: str | None = None) -> Path:
     ready, wanted = folder / ".ready", "\n".join([*libraries(), _pins(versions)])
     ENVIRONMENTS.mkdir(exist_ok=True)
     with whole.lock(folder, PATIENCE):
-        if not ready.exists() or ready.read_text("utf-8") != wanted:  # or other pins since then
+        if not ready.exists() or ready.read_text("utf-8") != wanted:  # or other pins, another day
             print(f"{python}: installing into {folder.relative_to(ROOT)} (once; some minutes)", flush=True)
             _call([found, "-m", "venv", "--clear", folder])
             for command in install_commands(inside, versions, index):
@@ -94,13 +95,16 @@ def libraries() -> list[str]:
 
 
 def _pins(versions: str) -> str:
-    return (ROOT / CONSTRAINTS[versions]).read_text("utf-8") if CONSTRAINTS[versions] else ""
+    """What decides the versions: the pins, or the day."""
+    return (ROOT / CONSTRAINTS[versions]).read_text("utf-8") if CONSTRAINTS[versions] else datetime.date.today().isoformat()
 
 
 def install_commands(python: Path, versions: str, index: str | None) -> list[list]:
     """How pip brings the libraries: torch from ``index`` if that answers, then the rest."""
     pins = ["-c", ROOT / CONSTRAINTS[versions]] if CONSTRAINTS[versions] else []
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-user", *pins]
+    if versions == "oldest":
+        pip.append("--only-binary=:all:")  # newer Pythons have no wheels of them: say so, instead of compiling for hours
     cpu = [[*pip, "torch", "--no-deps", "--index-url", index]] if index and _answers(index) else []
     return [*cpu, [*pip, *libraries()]]
 
