@@ -76,6 +76,17 @@ def test_a_cell_that_raises_ends_the_copy(tmp_path, monkeypatch, error, said):
     assert run_copies.try_copy(tmp_path / "a", [], 2).problems == [said]
 
 
+def test_ctrl_c_ends_all_of_them(tmp_path, monkeypatch):
+    """nbclient takes the signal and ends the kernel, which must not pass for the fault of one copy."""
+
+    def stop(*_):
+        raise InterruptedError("its kernel was stopped before the last cell")
+
+    monkeypatch.setattr(run_copies, "run_once", stop)
+    with pytest.raises(InterruptedError, match="01_a: its kernel was stopped"):
+        run_copies.try_copy(tmp_path / "01_a.ipynb", [], 2)
+
+
 @pytest.mark.parametrize("versions, status", [("pins", False), ("newest", True)])
 def test_other_outputs_are_a_fault_with_the_pinned_versions_only(capsys, tmp_path, versions, status):
     result = run_copies.Result([1.0, 2.0], 0.4, [], differs=3)

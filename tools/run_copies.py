@@ -172,14 +172,20 @@ def committed(notebook: Path) -> list[list]:
 
 
 def try_copy(copy: Path, stored: list[list], runs: int) -> Result:
-    """Run a copy so many times in folders of its own, and compare the runs, and the first with what is stored."""
+    """Run a copy so many times in folders of its own, and compare the runs, and the first with what is stored.
+
+    Raises:
+        InterruptedError: its kernel was stopped, by Ctrl+C or for want of memory.
+    """
     result, outputs = Result(), []
     for _ in range(runs):
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
             try:
                 cells, peak = run_once(copy, Path(folder))
-            except Exception as problem:  # a cell raised, or the kernel died
+            except InterruptedError as problem:
+                raise InterruptedError(f"{copy.stem}: {problem}") from None
+            except Exception as problem:  # a cell raised
                 result.problems.append((str(problem).strip() or type(problem).__name__).splitlines()[-1])
                 return result
             result.seconds.append(time.perf_counter() - start)
