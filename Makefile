@@ -171,6 +171,6 @@ $(TEST_READY): requirements.txt requirements-book.txt pyproject.toml $(CONSTRAIN
 
 $(BOOK_BUILT): $(BOOK_READY) $(SOURCES) $(LOOK)
 	@mkdir -p $(HTML) $(dir $(BOOK_BUILT))
-	@$(VENV)/bin/jupyter-book build . -W -n --keep-going
+	@$(PY) tools/build_book.py . -W -n --keep-going
 
 .PHONY: always

@@ -46,7 +46,7 @@ def bare_python(tmp_path_factory) -> Path:
     return python
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def bare_environment() -> dict[str, str]:
     """The environment for `bare_python`: nothing in it may lead to the repository."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}

@@ -24,15 +24,28 @@ HEAVY = [
     "tests/site/test_incremental.py",
     "tests/site/test_stopped.py",
 ]
+PARSING = ("files", "reading", "claims_page", "question_pages", "practice_pages", "api_page", "takeaway_page")
+# Files that import the same large parts of a library, or parse the same pages, for which a worker takes up to half a
+# minute: one has them all.
+TOGETHER = {
+    "tests/test_census.py": "all of transformers",
+    "tests/test_inspect_models.py": "all of transformers",
+    "tests/test_doctor_healthy.py": "all of transformers",
+    "tests/test_across_tokens.py": "torch.compile",
+    "tests/test_fast.py": "torch.compile",
+    "tests/test_transformer.py": "torch.compile",
+    **dict.fromkeys((f"tests/site/test_{name}.py" for name in PARSING), "pages, parsed"),
+}
 # Tests as long as a whole file, which share nothing with the rest of theirs.
 APART = ["tests/test_standalone.py::test_runs_elsewhere"]
 
 
 class ByFile(LoadScopeScheduling):
-    """Hands out files as they were collected, and the tests of `APART` one by one."""
+    """Hands out files as they were collected, those of `TOGETHER` at once, and the tests of `APART` one by one."""
 
     def _split_scope(self, nodeid):
-        return nodeid if nodeid.startswith(tuple(APART)) else nodeid.partition("::")[0]
+        file = nodeid.partition("::")[0]
+        return nodeid if nodeid.startswith(tuple(APART)) else TOGETHER.get(file, file)
 
 
 def pytest_xdist_make_scheduler(config, log):

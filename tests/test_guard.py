@@ -222,15 +222,17 @@ def test_ctrl_c_works_in_the_background_too(tmp_path, workers):
 def test_files_stay_together_and_notebooks_come_first(tmp_path):
     module = "import pytest\n\n@pytest.mark.parametrize('n', range(9))\ndef test_{}(n):\n    pass\n"
     together = {f"tests/test_{name}.py": module.format(name) for name in "abc"}
+    together |= dict.fromkeys(["tests/test_fast.py", "tests/test_transformer.py"], module.format("compiled"))
     together |= {f"notebooks/{n}.ipynb": [cell(f"x = {i}\nprint(x)", i) for i in range(n)] for n in (3, 9)}
     write(tmp_path, together | {"tests/test_standalone.py": module.format("runs_elsewhere")})
     status, _, said = run(tmp_path, "-n2", "-v")
     assert status == 0, said
     said = said.replace("::ipynb::", ".ipynb::")  # xdist takes the dot for one of a module
     ran = re.findall(r"^\[(gw\d)\].* PASSED (\S+?)::(Cell \d+|\w+)", said, re.MULTILINE)
-    assert len(ran) == 3 * 9 + 3 + 9 + 9
+    assert len(ran) == 5 * 9 + 3 + 9 + 9
     for name in together:
         assert len({worker for worker, file, _ in ran if file == name}) == 1, name
+    assert len({worker for worker, _, test in ran if test == "test_compiled"}) == 1
     for n in (3, 9):
         assert [test for _, file, test in ran if file == f"notebooks/{n}.ipynb"] == [f"Cell {i}" for i in range(n)]
     first = [next(file for worker, file, _ in ran if worker == name) for name in ("gw0", "gw1")]
@@ -238,7 +240,7 @@ def test_files_stay_together_and_notebooks_come_first(tmp_path):
 
 
 def test_the_named_files_and_tests_exist():
-    assert [name for name in spread.HEAVY if not (ROOT / name).is_file()] == []
+    assert [name for name in [*spread.HEAVY, *spread.TOGETHER] if not (ROOT / name).is_file()] == []
     for name in spread.APART:
         file, test = name.split("::")
         assert f"def {test}" in (ROOT / file).read_text(encoding="utf-8"), name

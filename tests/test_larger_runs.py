@@ -1,5 +1,6 @@
 """The larger runs of the chapters: counted as they are, off unless asked, and within 12 GB."""
 
+import dataclasses
 import functools
 
 import pytest
@@ -68,14 +69,14 @@ def test_off_it_says_what_it_would_take_and_runs_nothing(monkeypatch, capsys, na
     def refuse(*_, **__):
         raise AssertionError("it was run")
 
-    monkeypatch.setattr(small_models, "train", refuse)
+    offered = [dataclasses.replace(recipe, run=refuse)]
     monkeypatch.setattr(larger_runs, "seconds_per_step", lambda model, place: 1.0)
-    assert larger_runs.offer(name, recipes, build) is None
+    assert larger_runs.offer(name, offered, build) is None
     said = capsys.readouterr().out
     assert said.startswith(f"Larger: {setting['layers']} blocks of width {setting['width']}, {setting['steps']:,} steps; ")
     assert "million parameters" in said and said.endswith("Off; NORMLAB_LARGER=1 turns it on.\n")
     with pytest.raises(AssertionError, match="it was run"), device.larger_settings():
-        larger_runs.offer(name, recipes, build)
+        larger_runs.offer(name, offered, build)
 
 
 def test_on_it_says_how_long_it_will_take_then_runs(monkeypatch, capsys):

@@ -171,7 +171,6 @@ def test_what_is_installed_is_allowed():
 USED_OTHERWISE = {
     "axe-playwright-python": ("tests/site/test_access_pages.py", "axe_playwright_python"),
     "distributed": ("src/normlab/record.py", "dask.distributed"),
-    "jupyter-book": ("Makefile", "jupyter-book build"),
     "jupyterlab-myst": ("requirements.txt", "# … which shows the text as the book does"),
     "mypy": ("tests/test_types.py", '"mypy"'),
     "playwright": ("tests/site/conftest.py", "playwright.sync_api"),

@@ -22,7 +22,7 @@ from setup_cell import SETUP_CELL, SETUP_TAGS, standalone_cell
 ROOT = Path(__file__).resolve().parent.parent
 PATHS = {path.stem: path for path in notebooks(ROOT)}
 NOTEBOOKS = list(PATHS)
-QUICKEST = "04_rmsnorm"  # on a quiet core 19 of the 222 seconds that all chapters take
+QUICKEST = "06_interview"  # on a quiet core 4 of the 270 seconds that all chapters take
 RUN_TIMEOUT_SECONDS = 1200  # on a busy machine
 WITHOUT_PICTURES = "its pictures stand here in words"
 
@@ -58,6 +58,24 @@ for path in folder.rglob("*.py"):
 run_imports(Path("cells.py").read_text(encoding="utf-8"), "")
 """
 
+# Runs imports.py in each of the folders named, with the libraries imported once: they are not what is tried.
+EACH = """
+import os, runpy, sys
+import matplotlib.pyplot, sklearn.datasets, torch.distributed.fsdp, torch._inductor.utils, transformers.debug_utils
+from transformers.models.llama import modeling_llama
+
+sys.path[0] = ""
+for folder in sys.argv[1:]:
+    child = os.fork()
+    if child == 0:
+        os.chdir(folder)
+        for descriptor in (1, 2):
+            os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+        runpy.run_path("imports.py", run_name="__main__")
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
 
 @pytest.fixture(scope="module")
 def copies(tmp_path_factory):
@@ -65,7 +83,7 @@ def copies(tmp_path_factory):
     return {path.stem: path for path in standalone.write_copies(ROOT, folder)}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def run_bare(bare_python, bare_environment):
     """Runs the bare interpreter with some arguments in a folder, with more variables in its environment."""
 
@@ -184,14 +202,26 @@ def test_runs_elsewhere_with_the_same_outputs(tried, copies, run_bare, tmp_path,
     assert processes_of(place) == []
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_the_set_up_cell_brings_what_is_imported(name, copies, run_bare, tmp_path):
-    copy = nbformat.read(copies[name], as_version=4)
-    (setup,) = [cell.source for cell in copy.cells if "setup" in cell.metadata.get("tags", [])]
-    (tmp_path / "cells.py").write_text("\n".join(cell.source for cell in code_cells(copy)), encoding="utf-8")
-    (tmp_path / "imports.py").write_text(setup + IMPORTS, encoding="utf-8")
-    result = run_bare(tmp_path, "imports.py")
+@pytest.fixture(scope="module")
+def imported(copies, run_bare, tmp_path_factory):
+    """The exit status of the imports of each copy, behind its set-up cell in an empty folder, and what they said."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in NOTEBOOKS}
+    for name, folder in folders.items():
+        copy = nbformat.read(copies[name], as_version=4)
+        (setup,) = [cell.source for cell in copy.cells if "setup" in cell.metadata.get("tags", [])]
+        (folder / "cells.py").write_text("\n".join(cell.source for cell in code_cells(copy)), encoding="utf-8")
+        (folder / "imports.py").write_text(setup + IMPORTS, encoding="utf-8")
+    result = run_bare(next(iter(folders.values())).parent, "-c", EACH, *folders.values())
     assert result.returncode == 0, result.stderr
+    said = [(folder / "said").read_text(encoding="utf-8") for folder in folders.values()]
+    return dict(zip(folders, zip(map(int, result.stdout.split()), said), strict=True))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_the_set_up_cell_brings_what_is_imported(name, imported):
+    status, said = imported[name]
+    assert status == 0, said
 
 
 def test_imports_may_follow_in_the_set_up_cell(small, run_bare, tmp_path):

@@ -62,7 +62,7 @@ class Visit:
 
     def open(self, address: str):
         self.page.goto(address, wait_until="load")
-        self.page.wait_for_load_state("networkidle")
+        self.page.evaluate("document.fonts.ready.then(() => null)")
         return self.page
 
     def weight(self, html) -> tuple[int, int]:
@@ -99,11 +99,79 @@ def assert_no_sideways_scrolling(page):
     page.set_viewport_size(DESKTOP)
 
 
+# What annoys on a phone, by kind. A button that shows itself under the mouse only is no target there.
+ANNOYS = """() => {
+    const seen = box => box.checkVisibility({visibilityProperty: true, opacityProperty: true}) && box.offsetParent;
+    const all = selector => [...document.querySelectorAll(selector)].filter(seen);
+    const style = box => getComputedStyle(box), place = box => box.getBoundingClientRect();
+    const wide = box => box.scrollWidth > box.clientWidth + 1;
+    const twice = card => {
+        const texts = [...card.querySelectorAll("button, summary")].filter(seen).map(box => box.textContent.trim());
+        return texts.some((text, i) => text && texts.indexOf(text) < i);
+    };
+    const letters = [], texts = document.createTreeWalker(document.querySelector("article"), NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+        const box = texts.currentNode.parentElement;
+        if (texts.currentNode.data.trim() && box.checkVisibility() && !box.closest(".katex, svg, sup, sub, script, style"))
+            if (parseFloat(style(box).fontSize) < 10.9) letters.push(box);
+    }
+    const first = box => {
+        const range = document.createRange();
+        range.selectNodeContents(box);
+        return [...range.getClientRects()].find(line => line.width).left;
+    };
+    const found = {
+        "formula wider than the page": all("article .katex-display").filter(wide),
+        "scrolls without a shade": all("article *:not(.katex *)").filter(box => /auto|scroll/.test(style(box).overflowX)
+            && wide(box) && !style(box).backgroundImage.includes("gradient")),
+        "printed sentence that scrolls": all("article .cell_output pre").filter(box => wide(box)
+            && !/\\S {2,}\\S|^(def|class|@)/m.test(box.textContent)),
+        "cut": all("article *:not(.math, .math *)").filter(box => /hidden|clip/.test(style(box).overflowX) && wide(box)
+            && box.clientWidth > 1),
+        "caption out of view": all("article caption").filter(box => place(box).left < 0 || place(box).right > innerWidth),
+        "small to tap": all(`article :is(button, summary, select, label:has(input), input):not(label input),
+            .bd-header-article :is(a, button), .prev-next-area a`)
+            .filter(box => Math.min(place(box).width, place(box).height) < 32),
+        "field that a phone zooms in on": all("article :is(select, input[type=text], input[type=search])")
+            .filter(box => parseFloat(style(box).fontSize) < 16),
+        "the same words on two buttons": all("article :is(.practice-card, .question, .claim-card, .claim-line, .mock, form)").filter(twice),
+        "code word that breaks from its period": all("article code.literal").filter(box => style(box).display !== "inline"),
+        "first line does not hang": all("article div.citation").filter(box => first(box) > place(box).left + 1),
+        "letters below 11 px": letters,
+    };
+    const short = boxes => boxes.slice(0, 5).map(box => box.outerHTML.slice(0, 160));
+    return Object.fromEntries(Object.entries(found).filter(([, boxes]) => boxes.length).map(([k, b]) => [k, short(b)]));
+}"""
+
+
+def assert_nothing_annoys_on_a_phone(page):
+    page.set_viewport_size({"width": 375, "height": 812})
+    assert page.evaluate(ANNOYS) == {}
+    page.set_viewport_size(DESKTOP)
+
+
+def test_what_annoys_is_seen(browser):
+    """A page with one fault of each kind."""
+    page = browser.new_page(viewport={"width": 375, "height": 812})
+    page.set_content(f"""<article><style>body {{ margin: 0 }} button {{ height: 40px; width: 80px }}</style>
+        <div class="katex-display" style="overflow: auto"><div style="width: 400px">f</div></div>
+        <table style="width: 500px"><caption>c</caption><tr><td>1</td></tr></table>
+        <summary style="height: 20px">s</summary><label style="display: block; height: 40px"><select><option>o</option></select></label>
+        <form><button>Compare</button><button>Compare</button></form>
+        <h2><code class="literal" style="display: inline-block">x</code>.</h2>
+        <div class="citation" style="text-indent: 20px">a</div><p style="font-size: 9px">p</p>
+        <pre style="overflow: hidden">{"cut" * 200}</pre>
+        <div class="cell_output"><pre style="overflow: auto">{"a sentence " * 20}</pre></div></article>""")
+    found = page.evaluate(ANNOYS)
+    page.close()
+    assert len(found) == ANNOYS.count('        "') == 11
+
+
 @pytest.mark.parametrize("name", [*KINDS, "search"])
 def test_a_first_visit_is_silent_and_light(browser, addresses, html, name):
     """And a chapter's copy downloads."""
     with Visit(browser) as visit:
-        visit.open(f"{addresses['http']}/{name}.html")
+        visit.open(f"{addresses['http']}/{name}.html").wait_for_load_state("networkidle")
         raw, gzipped = visit.weight(html)
         print(f"{name}: {raw / 1000:.0f} KB, gzipped {gzipped / 1000:.0f} KB")
         many = name in NOTEBOOKS and len(alt_texts(name)) > 8
@@ -141,12 +209,15 @@ def test_page_reads_well_from_disk(browser, addresses, name):
         if name != "search":
             assert_text_is_rendered(page, name)
         assert_no_sideways_scrolling(page)
+        if name != "search":
+            assert_nothing_annoys_on_a_phone(page)
         assert_dark_mode_is_dark(page)
         if name != "search":
             assert_a_dark_page_is_printed_dark_on_white_and_unfolded(page)
         if name in NOTEBOOKS:
             assert_folded_cells_open_with_the_keyboard(page)
             assert_no_sideways_scrolling(page)
+            assert_nothing_annoys_on_a_phone(page)
         assert visit.troubles == []
 
 
@@ -155,7 +226,7 @@ def test_a_page_that_is_opened_in_the_dark_is_dark_and_printed_on_white(browser,
     with Visit(browser, color_scheme="dark") as visit:
         page = visit.open(f"{addresses['file']}/{name}.html")
         assert max(background(page)) < 40
-        assert_a_dark_page_is_printed_dark_on_white_and_unfolded(page)
+        assert_the_printer_gets(assert_a_dark_page_is_printed_dark_on_white_and_unfolded(page), page)
         assert visit.troubles == []
 
 
@@ -356,6 +427,10 @@ CONTRAST_ON_PAPER = """() => {
 CUT_ON_PAPER = """() => [...document.querySelectorAll("article *")].filter(box => box.checkVisibility() &&
     !box.closest(".katex, svg, .headerlink") && box.getBoundingClientRect().right > innerWidth + 1).map(box =>
     box.outerHTML.slice(0, 100))"""
+# Below 7 points.
+SMALL_ON_PAPER = """() => [...document.querySelectorAll("article *:not(.katex *, svg *, sup, sub)")].filter(box =>
+    [...box.childNodes].some(part => part.nodeType === 3 && part.data.trim()) && box.checkVisibility() &&
+    parseFloat(getComputedStyle(box).fontSize) < 7 * 4 / 3).map(box => box.outerHTML.slice(0, 100))"""
 ON_PAPER = """() => {
     const boxes = [...document.querySelectorAll("article details")];
     const theme = document.documentElement.dataset.theme;
@@ -370,31 +445,39 @@ def assert_a_dark_page_is_printed_dark_on_white_and_unfolded(page):
     until(page, "document.documentElement.dataset.theme === 'light'")
     page.set_viewport_size({"width": 700, "height": 1000})  # what A4 leaves
     assert page.evaluate(CUT_ON_PAPER) == []
+    assert page.evaluate(SMALL_ON_PAPER)[:5] == []
+    assert page.locator("article .tag_solution summary").evaluate_all(VISIBLE) == []  # nothing to press on paper
     contrast = page.evaluate(CONTRAST_ON_PAPER)
     assert len(contrast) > 2 and {kind: ratio for kind, ratio in contrast.items() if ratio < 4.5} == {}
-    _, opened = page.evaluate(ON_PAPER)
-    assert all(opened) and len(opened) >= page.locator("article .tag_solution").count()
+    on_paper = page.evaluate(ON_PAPER)
+    assert all(on_paper[1]) and len(on_paper[1]) >= page.locator("article .tag_solution").count()
     page.emulate_media(media="screen", color_scheme="dark")
     until(page, "document.documentElement.dataset.theme === 'dark'")
     assert page.evaluate(ON_PAPER) == before
+    page.set_viewport_size(DESKTOP)
+    return on_paper
 
+
+def assert_the_printer_gets(on_paper, page):
+    before = page.evaluate(ON_PAPER)
     page.evaluate(f"addEventListener('beforeprint', () => window.printed = ({ON_PAPER})())")
     page.pdf(page_ranges="1")
     theme, printed = page.evaluate("window.printed")
-    assert theme == "light" and printed.count(True) == len(opened)
+    assert theme == "light" and printed.count(True) == len(on_paper[1])
     assert page.evaluate(ON_PAPER) == before
-    page.set_viewport_size(DESKTOP)
 
 
 def assert_folded_cells_open_with_the_keyboard(page):
-    folded = page.locator("article details")
-    assert folded.count() > 0
-    for i in range(folded.count()):
-        box = folded.nth(i)
-        assert box.get_attribute("open") is None, "a reader should not see this at first"
-        box.locator("summary").focus()
+    """One of each kind; the others are opened as well."""
+    kinds = page.evaluate("""() => [...document.querySelectorAll("article details")].map(box => box.open ?
+        "open" : `${box.className} ${box.firstElementChild.className}`)""")
+    assert kinds and "open" not in kinds, "a reader should not see this at first"
+    for kind in set(kinds):
+        box = page.locator("article details").nth(kinds.index(kind))
+        box.locator("summary").first.focus()
         page.keyboard.press("Enter")
         assert box.get_attribute("open") is not None
+    page.evaluate("document.querySelectorAll('article details').forEach(box => box.open = true)")
 
 
 def test_a_claim_leads_from_the_ledger_to_its_cell_and_back(browser, addresses):

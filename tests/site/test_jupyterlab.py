@@ -22,7 +22,7 @@ READ = """async () => {
     const pane = document.querySelector(".jp-WindowedPanel-outer"), texts = {}, open = {}, pictures = {};
     for (let top = 0; ; top += 500) {
         pane.scrollTop = top;
-        await new Promise(done => setTimeout(done, 250));
+        await new Promise(done => setTimeout(done, 120));
         for (const cell of document.querySelectorAll(".jp-Cell")) {
             const number = cell.dataset.windowedListIndex, text = cell.querySelector(".myst");
             if (text?.innerText) texts[number] = text.innerText;

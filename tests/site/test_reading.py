@@ -53,6 +53,14 @@ def test_search_finds_every_model(html):
     assert [name for name in ledger.PRESETS if "book/interview/calculator" not in found(html, name)] == []
 
 
+def test_search_finds_every_model_type_of_the_census(html):
+    (table,) = parsed(html / "notebooks/09_census.html").select("table.is-searchable")
+    names = [row.th.text for row in table.select("tbody tr")]
+    names += [copy for row in table.select("tbody tr") for copy in row.select("td")[-1].text.split(", ") if copy != "–"]
+    assert len(names) > 180
+    assert [name for name in names if "notebooks/09_census" not in found(html, name)] == []
+
+
 def test_search_finds_functions_on_the_page_of_their_module(html):
     entries = [(tag["id"].split(".")[-1], name) for name in MODULES for tag in _entries(html, name)]
     assert len(entries) > 200

@@ -68,6 +68,20 @@ def test_a_build_that_is_stopped_can_be_run_again(book, first, moment, how):
     assert_same_sites(book, first)
 
 
+@posix
+@pytest.mark.parametrize("moment", ["reading", "writing"])
+def test_ctrl_c_ends_make_book_with_a_sentence(book, moment):
+    """It reaches all processes of the terminal."""
+    tool = Path(__file__).resolve().parents[2] / "tools" / "build_book.py"
+    command = [sys.executable, tool, ".", "-W", "-n", "--keep-going"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    stopped = subprocess.Popen(command, cwd=book, start_new_session=True, **pipes)
+    wait_for(stopped, book / MOMENTS[moment])
+    os.killpg(stopped.pid, signal.SIGINT)
+    _, said = stopped.communicate(timeout=60)
+    assert (stopped.returncode, said) == (130, "\nbook: stopped; the site is not complete, and the same command completes it\n")
+
+
 def test_what_a_stopped_build_left_half_written_is_written_again(book, first):
     """Whatever the moment was: every file of the site, of Sphinx's notes and of the pictures is cut in half."""
     shutil.copytree(first / "_build", book / "_build")

@@ -55,3 +55,35 @@ def test_filters_words_and_sorting(name, html, browser):
     assert shown("model type") == everything
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")  # the table scrolls, the page does not
     page.close()
+
+
+# Each printed value with the name before it, its columns, and the rows that share a height with another.
+PRINTED = """() => {
+    const table = document.querySelector("table.is-searchable"), heads = [...table.tHead.rows[0].cells];
+    const rows = [...table.tBodies[0].rows], named = (cell, i) => getComputedStyle(cell, "::before").content
+        === JSON.stringify(` · ${heads[i].textContent}: `) && heads[i].textContent !== "";
+    return {
+        rows: rows.filter(row => row.checkVisibility()).length,
+        values: rows.flatMap(row => [...row.cells].slice(1).filter(cell => cell.checkVisibility()).map(cell => cell.textContent)),
+        unnamed: rows.flatMap(row => [...row.cells].filter((cell, i) => i && !named(cell, i)).map(cell => cell.outerHTML)),
+        lefts: new Set(rows.map(row => Math.round(row.getBoundingClientRect().left))).size,
+    };
+}"""
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_on_paper_each_row_is_a_paragraph_that_names_its_values(name, html, browser):
+    """And a choice of rows stays one."""
+    page = browser.new_page(viewport={"width": 700, "height": 1000})
+    page.goto(f"{html.as_uri()}/{name}.html")
+    (table,) = parsed(html / f"{name}.html").select("table.is-searchable")
+    values = [cell.text for cell in table.select("tbody td")]
+    page.emulate_media(media="print")
+    printed = page.evaluate(PRINTED)
+    assert printed["rows"] == len(table.select("tbody tr")) and printed["lefts"] == 2 and printed["unnamed"][:3] == []
+    assert printed["values"] == [value for value in values if value != "–"] != values
+    page.emulate_media(media="screen")
+    page.get_by_label("placement").select_option("peri")
+    page.emulate_media(media="print")
+    assert 0 < page.evaluate(PRINTED)["rows"] < printed["rows"]
+    page.close()

@@ -2,15 +2,27 @@
 
 myst-nb drops what it does not know: the alt text in a figure's output metadata and the claims'
 own data type. The notebook file still has both, and outputs and nodes come in the same order.
+
+Printed sentences are marked: their lines wrap on a narrow page, those of code and of aligned columns do not.
 """
 
 import json
+import re
 from collections.abc import Iterator
 
 from docutils import nodes
 from sphinx.errors import ExtensionError
 
 from . import claims
+
+
+ALIGNED = re.compile(r"\S {2,}\S|^(?:def|class) ", re.MULTILINE)
+
+
+def _mark_prose(doctree):
+    for text in doctree.findall(nodes.literal_block):
+        if "output" in text["classes"] and not ALIGNED.search(text.astext()):
+            text["classes"].append("is-prose")
 
 
 def _bundles(node: nodes.Node) -> list[nodes.container]:
@@ -37,6 +49,7 @@ def _use_outputs(app, doctree):
         return
     with open(path, encoding="utf-8") as file:
         notebook = json.load(file)
+    _mark_prose(doctree)
     for output, bundle in list(_paired(doctree, notebook)):
         if claims.MIME in output["data"]:
             bundle.replace_self(claims.claim_box(app, output["data"][claims.MIME]))

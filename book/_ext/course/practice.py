@@ -50,7 +50,7 @@ class Cards(_Texts):
     def card(self, name: str, title: list[nodes.Node], content: list[nodes.Node], answer: list[nodes.Node]):
         """A section; ``content`` stands before the fold."""
         section = nodes.section("", nodes.title("", "", *title), ids=[name], classes=["practice-card"])
-        section += [*content, *_fold("Compare", *answer, name="compare")]
+        section += [*content, *_fold("Our answer", *answer, name="compare")]
         return section
 
     def choices(self, name: str, legend: str, right: str, options: Options) -> list[nodes.Node]:
