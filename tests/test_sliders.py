@@ -33,7 +33,7 @@ def test_every_frame_can_be_put_together_again(shown):
     for frame in range(3):
         parts = [*data["frames"][frame], ""]
         svg = "".join(fixed + part for fixed, part in zip(data["fixed"], parts, strict=True))
-        assert svg == sliders._picture(line, frame, 1, 3.4)
+        assert svg == sliders._picture(line, frame, 1, 3.4)[0]
     assert len(data["frames"][0]) == 1, "of a line that turns only one element changes"
 
 

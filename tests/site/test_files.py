@@ -39,11 +39,11 @@ def test_every_link_and_anchor_resolves(html):
     dead = []
     for page in pages(html):
         for tag in parsed(page).find_all(["a", "link", "script", "img", "source"]):
-            address = urlsplit(tag.get("href") or tag.get("src") or "")
+            address = urlsplit(tag.get("href") or tag.get("src") or tag.get("srcset") or "")
             if address.scheme or address.netloc or not (address.path or address.fragment):
                 continue
             target = (page.parent / unquote(address.path)).resolve() if address.path else page
-            where = f"{page.relative_to(html)}: {tag.get('href') or tag.get('src')}"
+            where = f"{page.relative_to(html)}: {tag.get('href') or tag.get('src') or tag.get('srcset')}"
             if not target.is_file():
                 dead.append(where)
             elif address.fragment and target.suffix == ".html":
@@ -56,7 +56,7 @@ def test_nothing_is_loaded_from_another_host(html):
     """Links may lead away; what a page loads may not."""
     for page in pages(html):
         for tag in parsed(page).find_all(["link", "script", "img", "source", "iframe", "video"]):
-            address = urlsplit(tag.get("href") or tag.get("src") or "")
+            address = urlsplit(tag.get("href") or tag.get("src") or tag.get("srcset") or "")
             assert address.netloc == "" or tag.get("rel") == ["canonical"], f"{page}: {tag}"
     for sheet in html.rglob("*.css"):
         assert not re.search(r"url\(['\"]?(https?:)?//", sheet.read_text(encoding="utf-8")), sheet

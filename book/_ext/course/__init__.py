@@ -4,7 +4,7 @@
 repository     where the book's sources live on the web, found at build time
 buttons        download link, Colab and repository buttons of a page
 mathematics    formulas rendered to HTML at build time; a bad formula is a warning
-outputs        notebook outputs next to their nodes: alt texts, claims
+outputs        notebook outputs next to their nodes: alt texts, panels, claims
 questions      the question bank: the directives ``{questions}``, ``{question-index}``
 takeaway       the directive ``{takeaway}``: the one-page sheet and the Anki deck
 mock           the directive ``{mock-interview}``: questions, rubric points and steps for its script
@@ -68,7 +68,7 @@ PARTS = (
 # A change of these concerns all pages: they are read anew. What single pages are made from is in `depends`.
 EVERYWHERE = (
     "_config.yml", "_toc.yml", "book/api.md", "constraints.txt", "book/references.bib", "book/_ext/**/*.*", "tools/*.py",
-    "src/normlab/ledger.py", "src/normlab/interview/*.py",
+    "src/normlab/ledger.py", "src/normlab/interview/*.py", "src/normlab/page/panels.py",
 )
 STATIC = ("book/_static/*.*",)  # a page names its style sheets and scripts with a digest: all are written again
 

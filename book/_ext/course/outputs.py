@@ -1,19 +1,26 @@
 """Notebook outputs next to the nodes that myst-nb made of them.
 
-myst-nb drops what it does not know: the alt text in a figure's output metadata and the claims'
-own data type. The notebook file still has both, and outputs and nodes come in the same order.
+myst-nb drops what it does not know: the alt text and the panels in a figure's output metadata, and the claims'
+own data type. The notebook file still has them, and outputs and nodes come in the same order.
 
 Printed sentences are marked: their lines wrap on a narrow page, those of code and of aligned columns do not.
 """
 
 import json
+import posixpath
 import re
 from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
 
 from docutils import nodes
 from sphinx.errors import ExtensionError
 
-from . import claims
+from . import claims, tools
+
+
+class picture(nodes.General, nodes.Element):
+    """An image of which a phone is shown another version: its panels under one another."""
 
 
 ALIGNED = re.compile(r"\S {2,}\S|^(?:def|class) ", re.MULTILINE)
@@ -53,10 +60,32 @@ def _use_outputs(app, doctree):
     for output, bundle in list(_paired(doctree, notebook)):
         if claims.MIME in output["data"]:
             bundle.replace_self(claims.claim_box(app, output["data"][claims.MIME]))
-        alt = output.get("metadata", {}).get("normlab", {}).get("alt")
-        for image in bundle.findall(nodes.image) if alt else ():
-            image["alt"] = alt
+        about = output.get("metadata", {}).get("normlab", {})
+        for image in list(bundle.findall(nodes.image)) if about else ():
+            image["alt"] = about["alt"]
+            if "panels" in about:
+                both = picture(panels=about["panels"])
+                image.replace_self(both)
+                both += image
+
+
+def _open_picture(translator, node):
+    """Write the other version beside the image."""
+    builder, image = translator.builder, node[0]
+    panels = tools.package(Path(builder.srcdir), "page.panels")
+    name = f"{Path(builder.images[image['uri']]).stem}-narrow.svg"
+    svg = Path(builder.srcdir, image["uri"]).read_text(encoding="utf-8")
+    file = Path(builder.outdir, builder.imagedir, name)
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(panels.stacked(svg, node["panels"]), encoding="utf-8")
+    address = posixpath.join(builder.imgpath, quote(name))
+    translator.body.append(f'<picture><source media="{panels.NARROW}" srcset="{address}">')
+
+
+def _close_picture(translator, node):
+    translator.body.append("</picture>")
 
 
 def setup(app):
+    app.add_node(picture, html=(_open_picture, _close_picture))
     app.connect("doctree-read", _use_outputs)

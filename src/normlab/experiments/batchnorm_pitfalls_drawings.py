@@ -61,7 +61,7 @@ def noisy_training(
         losses = torch.tensor(runs)
         drawing.band(left, steps, runs, NORM_COLORS[norm])
         left.plot(steps, losses.mean(0), color=NORM_COLORS[norm], label=NORM_LABELS[norm])
-    left.set(title="Shift put back, still trained …", xlabel="step", ylabel="training loss (nats)", ylim=(0, 3.8))
+    left.set(title="Shift back, still trained …", xlabel="step", ylabel="training loss (nats)", ylim=(0, 3.8))
     left.legend(loc="upper right", fontsize=11)
     right.set(xscale="log", yscale="log")
     for nudge, (norm, by_rate) in zip((0.86, 0.93, 1, 1.07, 1.15), finals.items()):
@@ -85,7 +85,8 @@ def padded_variance(ax: Axes, measured: dict[float, Sequence[tuple[float, float]
         ax.plot(q, law, color=color, linewidth=1.2)
         ax.plot(*zip(*points), "o", color=color, markersize=6)
         end = max(law)
-        ax.annotate(f"mean² = {ratio:g} σ²", (q[law.index(end)], end), (0, 6), textcoords="offset points", color=color, ha="center")
+        point, up = {0: ((0.85, 0.85), -24), 1: ((0.8, 1), 5)}.get(ratio, ((q[law.index(end)].item(), end), 6))
+        drawing.label(ax, f"mean² = {ratio:g} σ²", point, color, (0, up), ha="center")
     ax.axhline(1, color=INK, linewidth=0.8, linestyle="--")
     ax.set(title="Padding: less variance, or more", xlabel="share of real tokens q", xlim=(0, 1.02), ylim=(0, 3.2))
     ax.set_ylabel("variance / that of real tokens")
@@ -151,9 +152,9 @@ def cheating(ax: Axes, results: dict[str, tuple[Sequence[float], Sequence[float]
             (0.17, evaluation, BLUE, "evaluation, running statistics"),
         ):
             mean = sum(values) / len(values)
-            ax.bar(i + offset, mean, 0.32, color=color, alpha=0.75, label=None if i else label)
+            ax.bar(i + offset, mean, 0.32, facecolor=(color, 0.3), edgecolor=color, label=None if i else label)
             ax.plot([i + offset] * len(values), values, "_", color=INK, markersize=9)
     ax.axhline(0, color=INK, linewidth=1)
     ax.set_xticks(range(len(results)), list(results))
     ax.set(title="Unpredictable tokens, predicted in training", ylabel="loss − log 8 (nats)", ylim=(-0.8, 2))
-    ax.legend(loc="upper right", fontsize=11)
+    ax.legend(loc="upper right")

@@ -24,7 +24,7 @@ def apart(ax: Axes, losses: Mapping[str, Sequence[float]]) -> None:
             ax.text(AT_NAN + 0.08, row, "NaN", color=ORANGE, va="center")
     ax.axvline(0, color=INK, linewidth=1)
     ax.axvline(0.3, color=INK, linewidth=1, linestyle="--")
-    ax.set_yticks(range(len(names)), names, fontsize=10)
+    ax.set_yticks(range(len(names)), names)
     ax.set(title="What the loss says", xlabel="faulty minus healthy (nats)", xlim=(-0.15, 2.75))
     ax.grid(axis="y", alpha=0.1)
 
@@ -55,6 +55,7 @@ def shares(ax: Axes, paths: Mapping[str, Sequence[float]], every: int = 5) -> No
         ax.plot([every * (i + 1) for i in range(len(values))], values, line, color=color, label=f"{name.title()}-LN")
     ax.axhline(1e-4, color=INK, linewidth=1, linestyle=":")
     ax.set_yscale("log")
+    plain_log(ax.yaxis, [10.0**power for power in range(-8, 1)])
     ax.set(title="Stuck, or only passing", xlabel="step", ylabel="share of context")
     ax.legend()
 

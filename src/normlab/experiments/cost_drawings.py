@@ -1,8 +1,10 @@
 """Drawings of the chapter on cost. Every function draws counted or recorded numbers on the given axes."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.transforms import offset_copy
 
 from normlab.cost import Bill
 from normlab.experiments import drawing
@@ -41,9 +43,8 @@ def roofline(
     for (name, speed), line in zip(roofs.items(), ("-", "--")):
         ridge = peak / speed
         ax.plot([low, ridge], [low * speed / 1e9, peak / 1e9], line, color=INK, linewidth=1.5)
-        drawing.label(ax, name, (low, low * speed / 1e9), INK, (4, 22), fontsize=10, rotation=34)
     ax.plot([peak / max(roofs.values()), high], [peak / 1e9] * 2, color=INK, linewidth=1.5)
-    drawing.label(ax, "product of matrices", (product, peak / 1e9), INK, (0, -16), fontsize=10, ha="right")
+    drawing.label(ax, "product of matrices", (product, peak / 1e9), INK, (0, -16), ha="right")
     ax.plot(product, peak / 1e9, "o", color=INK, markersize=6)
     for (name, (intensity, speed)), color in zip(points.items(), (BLUE, ORANGE, GREEN, PINK)):
         ax.plot(intensity, speed / 1e9, "o", color=color, markersize=7, label=name)
@@ -51,8 +52,12 @@ def roofline(
     ax.set_yscale("log")
     plain_log(ax.xaxis, (0.1, 1, 10, 100))
     plain_log(ax.yaxis, (0.1, 1, 10, 100))
+    below = offset_copy(ax.transData, ax.figure, x=4, y=-3, units="points")
+    for name, speed in roofs.items():  # along its line
+        along = {"rotation": math.degrees(math.atan(speed / 1e9)), "transform_rotates_text": True, "rotation_mode": "anchor"}
+        ax.text(low, low * speed / 1e9, name, color=INK, va="top", transform=below, **along)
     ax.set(title="Norms stand under the slope", xlabel="operations per byte", ylabel="10⁹ operations a second")
-    ax.legend(loc="lower right", fontsize=10, bbox_to_anchor=(1, 0.05))
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 0.05))
 
 
 STYLES = {
@@ -104,6 +109,5 @@ def apart(ax: Axes, rows: Mapping[str, tuple[float, float]]) -> None:
         ax.barh(row, 100 * part * saved, color=ORANGE, height=0.6)
     ax.set(title="What RMSNorm saved", xlabel="% of the time with LayerNorm")
     ax.set(yticks=range(len(rows)), yticklabels=list(rows))
-    ax.tick_params(axis="y", labelsize=10)
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)

@@ -14,7 +14,7 @@ def growth(ax: Axes, contexts: Sequence[int], curves: dict[str, Sequence[float]]
     """Each quantity over its value at the shortest context, {name: [contexts]}, up to four of them."""
     for (name, values), color in zip(curves.items(), COLORS):
         ax.plot(contexts, values, "o-", color=color, markersize=4)
-        drawing.label(ax, name, (contexts[-1], values[-1]), color, (6, -4), fontsize=11, annotation_clip=False)
+        drawing.label(ax, name, (contexts[-1], values[-1]), color, (6, -4), annotation_clip=False)
     _contexts(ax)
     ax.set_yscale("log")
     plain_log(ax.yaxis, (1, 2, 4, 8, 16, 32, 64))
@@ -32,10 +32,11 @@ def operations(ax: Axes, contexts: Sequence[int], curves: dict[str, Sequence[flo
         color, style = styles[name]
         ax.plot(contexts, values, style, color=color)
         ha = "right" if offsets[name][0] < 0 else "left"
-        drawing.label(ax, name, (contexts[at], values[at]), color, offsets[name], ha=ha, fontsize=11)
+        drawing.label(ax, name, (contexts[at], values[at]), color, offsets[name], ha=ha)
     ax.axvline(level, color=INK, linestyle=":", linewidth=1)
     _contexts(ax, (1024, 4096, 16384, 65536))
     ax.set_yscale("log")
+    plain_log(ax.yaxis, [10.0**power for power in range(9, 16)])
     ax.set(title="The norms' line lies four decades down", xlabel="tokens", ylabel="operations of a prefill")
 
 

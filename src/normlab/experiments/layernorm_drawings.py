@@ -79,7 +79,7 @@ def lengths(axes: Sequence[Axes], courses: dict[str, Course], starts: dict[str, 
     for (label, course), color in zip(courses.items(), (BLUE, GREEN, ORANGE, PINK)):
         left.plot(course.length[::4], color=color, label=label)
     ticks = (0, 50, 100, 150, 200)  # every fourth step is drawn
-    left.set(title="Only decay stops the growth", xlabel="step", ylabel="length of W", ylim=(0, 10.5))
+    left.set(title="Only decay stops growth", xlabel="step", ylabel="length of W", ylim=(0, 10.5))
     left.legend(fontsize=11, loc="upper left")
     right.set_yscale("log")
     for (label, course), color in zip(starts.items(), (ORANGE, GREEN, BLUE)):

@@ -96,7 +96,7 @@ def half_types(ax: Axes, sizes: Sequence[float], results: dict[str, Sequence[flo
     plain_log(ax.xaxis, (0.001, 0.01, 0.1, 1, 10, 100, 1000))
     ax.set(title="In float16 a large token becomes zero", xlabel="size of the input", ylabel="size of the output")
     ax.set_ylim(-0.06, 1.2)
-    ax.legend(loc="lower left", bbox_to_anchor=(0.12, 0.05), fontsize=11)
+    ax.legend(loc="lower left", bbox_to_anchor=(0.12, 0.05))
 
 
 def variance_errors(ax: Axes, means: Sequence[float], errors: dict[str, Sequence[float]]) -> None:
@@ -109,8 +109,9 @@ def variance_errors(ax: Axes, means: Sequence[float], errors: dict[str, Sequence
     ax.set_yscale("log")
     plain_log(ax.xaxis, means)
     ax.set(title="The difference of squares breaks first", xlabel="mean (spreads)", ylabel="relative error")
-    ax.set_ylim(1e-9, 1e3)
-    ax.legend(loc="upper left", bbox_to_anchor=(0, 0.76), fontsize=11)
+    ax.set_ylim(1e-9, 1e4)
+    plain_log(ax.yaxis, [10.0**power for power in range(-9, 5, 2)])
+    ax.legend(loc="upper left", ncols=2)
 
 
 def traffic(axes: Sequence[Axes], passes: dict[str, Sequence[tuple[int, int]]]) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, geometric_mean
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import NullLocator
 
 from normlab.experiments import drawing
 from normlab.page.figures import BLUE, GREEN, INK, ORANGE, plain_log
@@ -31,7 +30,7 @@ def explosion(axes: Sequence[Axes], runs: Mapping[str, Mapping[int, Mapping[str,
     plain_log(left.yaxis, (1, 100, 10000))
     left.set(title="Gradients explode …", xlabel="blocks", ylabel="first layer's gradient", ylim=(0.2, 2e4))
     right.set(title="… through q and k", xlabel=f"block of {depths[-1]}", ylabel="stream's gradient", xticks=(1, 32, 64))
-    right.yaxis.set_minor_locator(NullLocator())
+    plain_log(right.yaxis, (1e-4, 1e-3, 1e-2, 0.1, 1))
     left.text(4, 200, "output\nnorm", color=ORANGE)
     left.text(64, 0.26, "with QK-norm", color=BLUE, ha="right")
     right.text(64, means[0] * 6, "q, k cut", color=GREEN, ha="right")

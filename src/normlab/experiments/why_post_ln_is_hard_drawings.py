@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from statistics import median
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, NullLocator
 
 from normlab.experiments import drawing
 from normlab.experiments.why_post_ln_is_hard import DEPTHS, GRID, POST_INIT
@@ -37,7 +36,7 @@ def last_gradients(ax: Axes, runs: dict[str, Sequence[dict]]) -> None:
     plain_log(ax.yaxis, (0.01, 0.1, 1))
     for name, results in runs.items():
         text = {POST_INIT: "small below", "Post-LN, N(0, 0.02)": "N(0, 0.02)"}.get(name, name)
-        ax.text(25, median(r["last"][-1] for r in results), text, color=LINES[name][0], va="center", fontsize=11)
+        ax.text(25, median(r["last"][-1] for r in results), text, color=LINES[name][0], va="center")
 
 
 def sensitivity(ax: Axes, runs: dict[str, Sequence[dict]]) -> None:
@@ -52,7 +51,7 @@ def sensitivity(ax: Axes, runs: dict[str, Sequence[dict]]) -> None:
     labels = {"Post-LN": 32, "Pre-LN": 8.4, POST_INIT: 2.4, "Post-LN, N(0, 0.02)": 1.6, "DeepNorm": 0.95}
     for name, y in labels.items():
         text = {POST_INIT: "small below", "Post-LN, N(0, 0.02)": "N(0, 0.02)"}.get(name, name)
-        ax.text(25, y, text, color=LINES[name][0], va="center", fontsize=11)
+        ax.text(25, y, text, color=LINES[name][0], va="center")
 
 
 def first_steps(axes: Sequence[Axes], runs: dict[str, Sequence[dict]]) -> None:
@@ -71,7 +70,6 @@ def first_steps(axes: Sequence[Axes], runs: dict[str, Sequence[dict]]) -> None:
         ax.set(xlabel="steps", xlim=(-0.05, 110))
     left.set(title="Norm inputs grow", ylabel="size", ylim=(0, 9))
     right.set(title="Post-LN shuts", ylabel="share that gets through", yscale="log", ylim=(1e-5, 40))
-    right.yaxis.set_major_locator(FixedLocator((1e-4, 1e-2, 1)))
-    right.yaxis.set_minor_locator(NullLocator())
+    plain_log(right.yaxis, (1e-4, 1e-2, 1))
     for (text, x, y), name in zip((("Post", 12, 3.3), ("warm-up", 1.2, 0.35), ("Pre", 1.2, 4.4)), runs):
         left.text(x, y, text, color=LINES[name][0], fontsize=11)

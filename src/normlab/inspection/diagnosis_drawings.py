@@ -1,10 +1,11 @@
 """The two drawings of a diagnosis: sizes over depth, and gradients and attention logits over depth."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from normlab.page.figures import BLUE, GREEN, INK, ORANGE, canvas, figure, slim_svg
+from normlab.page.figures import BLUE, GREEN, INK, ORANGE, canvas, figure, plain_log, slim_svg
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,4 +94,7 @@ def _legend(ax: Any) -> None:
 
 def _log(ax: Any, values: list[float]) -> None:
     if values and min(values) > 0 and max(values) > 10 * min(values):
+        low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+        every, factors = (1, (1, 2, 5)) if high - low <= 2 else (math.ceil((high - low) / 7), (1,))
         ax.set_yscale("log")
+        plain_log(ax.yaxis, [factor * 10.0**power for power in range(low, high + 1, every) for factor in factors])

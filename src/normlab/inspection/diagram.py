@@ -13,6 +13,7 @@ from normlab.attention import QKNorm
 from normlab.inspection.norm_probe import Gain, NormReport
 from normlab.inspection.report import BlockReport, LastHidden, ModelReport, StackReport, SublayerReport
 from normlab.norms import NormKind
+from normlab.page.figures import BLUE, INK, ORANGE
 
 # Sizes in the picture's units, each about a pixel on a phone that is 375 wide.
 WIDTH = 340
@@ -22,8 +23,7 @@ LINE, LETTER = 17, 6.7  # of text, the width on the safe side
 STEP = 14  # of line between two boxes
 
 # The page's colors where the picture stands in it, else gray that reads on white and black, as in page.figures.
-_INK = "color:var(--pst-color-text-base,#797979)"
-_NORM, _BRANCH = "#3b82c4", "#d9822b"
+_INK = f"color:var(--pst-color-text-base,{INK})"
 _NAMES = {
     NormKind.LAYERNORM: "LayerNorm",
     NormKind.RMSNORM: "RMSNorm",
@@ -216,7 +216,7 @@ class _Drawing:
         gains = {Gain.NONE: ", no gain", Gain.OFFSET: ", gain 1 + w"}
         long = f"{name}{gains.get(norm.gain, '')} {number}"
         label = long if len(long) * LETTER < width else f"{name} {number}"
-        self.box(x, width, [label], "norm", _NORM, norm.kind is None)
+        self.box(x, width, [label], "norm", BLUE, norm.kind is None)
 
     # --- the parts of a picture, from below ---------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class _Drawing:
             self.up(STEP)
         elif unknown:
             lines = [f"{role} ?", *wrap(unknown, int(200 / LETTER))]
-            self.covering(lambda: self.box(16, 214, lines, "norm", _NORM, unknown=True))
+            self.covering(lambda: self.box(16, 214, lines, "norm", BLUE, unknown=True))
             self.up(STEP)
 
     def covering(self, draw: Callable[[], None]) -> None:
@@ -374,11 +374,11 @@ class _Drawing:
         css = f"branch {found.kind}"
         self.parts.append(
             f'<g class="{css}"><rect x="{left:g}" y="{low - height:g}" width="{width:g}" height="{height:g}" rx="4" '
-            f'stroke="{_BRANCH}" fill="{_BRANCH}" fill-opacity="0.12"{dashes}/>'
+            f'stroke="{ORANGE}" fill="{ORANGE}" fill-opacity="0.12"{dashes}/>'
         )
         for lines, unknown in boxes:
             self.up(6)
-            self.box(left + 8, width - 16, lines, "norm inside", _NORM, unknown)
+            self.box(left + 8, width - 16, lines, "norm inside", BLUE, unknown)
         self.y = low - height
         label = _KINDS.get(found.kind, found.kind)
         self.text(left + width / 2, self.y + LINE, _shortened(label, width), "middle", bold=True)

@@ -7,15 +7,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from normlab.page.claims import publish
+from normlab.page.panels import views
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-# One gray that reads equally well on white and on near-black (contrast 4.3 : 1 on both): an image in the page cannot
-# follow its dark mode. The data colors are told apart by readers with any of the usual color deficiencies.
+# All colors are equally light, so that lines and words read equally well on white and on near-black (contrast 4.3 : 1 on
+# both): an image in the page cannot follow its dark mode. Their hues are told apart by readers with any of the usual color
+# deficiencies. Tests measure both.
 INK = "#797979"
-BLUE, ORANGE, GREEN, PINK = "#3b82c4", "#d9822b", "#2a9d74", "#c2569b"
+BLUE, ORANGE, GREEN, PINK = "#2c76e7", "#c35c00", "#428850", "#b25aa0"
 COLORS = (BLUE, ORANGE, GREEN, PINK)
 
 STYLE: dict[Any, Any] = {
@@ -48,12 +50,17 @@ STYLE: dict[Any, Any] = {
 
 
 def plain_log(axis: "Axis", ticks: Sequence[float]) -> None:
-    """Label a logarithmic axis at ``ticks`` with plain numbers instead of powers of ten."""
+    """Label a logarithmic axis at ``ticks`` with plain numbers: raised exponents are too small for a phone."""
     from matplotlib import ticker
 
     axis.set_major_locator(ticker.FixedLocator(ticks))
-    axis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+    axis.set_major_formatter(ticker.FuncFormatter(lambda x, _: plain(x)))
     axis.set_minor_locator(ticker.NullLocator())
+
+
+def plain(x: float) -> str:
+    """A number of a logarithmic axis as code has it: 0.001, 1e-5, 1e9."""
+    return re.sub(r"e\+?(-?)0*", r"e\1", f"{x:g}")
 
 
 @contextmanager
@@ -79,7 +86,7 @@ def figure(alt: str, panels: int = 1, height: float = 3.4):
 
     Args:
         alt: what the figure shows, with its numbers.
-        panels: axes side by side.
+        panels: axes side by side; on a phone the book shows them under one another.
         height: in inches; the width is fixed, so that all figures have one font size on the page, and small, so that
             they stay legible on a phone.
 
@@ -91,8 +98,10 @@ def figure(alt: str, panels: int = 1, height: float = 3.4):
     with canvas(panels, height) as (fig, axes):
         yield axes
         svg = slim_svg(fig)
+        found = views(fig, axes)
     data = {"image/svg+xml": svg, "text/plain": alt}
-    if not publish(data, {"image/svg+xml": {"alt": alt}, "normlab": {"alt": alt}}):
+    about = {"alt": alt} | ({"panels": found} if found else {})
+    if not publish(data, {"image/svg+xml": {"alt": alt}, "normlab": about}):
         print(alt)
 
 

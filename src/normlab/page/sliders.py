@@ -8,6 +8,7 @@ from typing import Any
 
 from normlab.page import figures
 from normlab.page.claims import publish
+from normlab.page.panels import NARROW, around, views
 from normlab.page.tables import table_html, table_text
 
 # Where scripts may not run (GitHub, a notebook that is not trusted), the start frame and the table remain. Lumino,
@@ -25,7 +26,7 @@ _PROGRAM = """\
 (() => {
   const box = document.currentScript && document.currentScript.parentElement;
   if (!box) return;
-  const {fixed, frames, positions, lines, alts, label, start} =
+  const {fixed, frames, positions, lines, alts, label, start, stack} =
     JSON.parse(box.querySelector('script[type="application/json"]').textContent);
   const image = box.querySelector('img'), line = box.querySelector('.normlab-slider-line');
   const input = document.createElement('input'), name = document.createElement('label');
@@ -34,17 +35,23 @@ _PROGRAM = """\
   input.style.cssText = 'flex:1;min-width:8rem';
   name.style.cssText = 'display:flex;gap:.8rem;align-items:center;max-width:30rem;margin:0 auto;font-size:0.9rem';
   name.append(label, input);
+  const narrow = matchMedia('NARROW');
   const show = () => {
-    const k = +input.value, svg = fixed.map((part, i) => part + (frames[k][i] || '')).join('');
+    const k = +input.value;
+    let svg = fixed.map((part, i) => part + (frames[k][i] || '')).join('');
+    if (stack && narrow.matches) {
+      svg = stack[0] + svg.slice(svg.indexOf('>') + 1, svg.lastIndexOf('</svg>')) + stack[1];
+    }
     image.src = 'data:image/svg+xml,' + encodeURIComponent(svg);
     image.alt = alts[k];
     line.textContent = lines[k];
     input.setAttribute('aria-valuetext', positions[k]);
   };
   input.addEventListener('input', show);
+  narrow.addEventListener('change', show);
   line.before(name);
   show();
-})()"""
+})()""".replace("NARROW", NARROW)
 
 
 def slider(
@@ -84,7 +91,8 @@ def slider(
         raise ValueError(f"start must be one of the frames 0 to {len(rows) - 1}, got {start}")
     text = table_text(headers, rows)
     pictures = [_picture(draw, frame, panels, height) for frame in range(len(rows))]
-    fixed, frames = _split(pictures)
+    fixed, frames = _split([svg for svg, _ in pictures])
+    first, found = pictures[start]
     lines = [" · ".join(f"{name} {entry}" for name, entry in zip(headers, row)) for row in rows]
     alts = [f"{alt} Here {line}." for line in lines]
     data = {
@@ -93,12 +101,13 @@ def slider(
         "lines": lines,
         "alts": alts,
         "start": start,
+        **({"stack": around(found)} if found else {}),
         "frames": frames,  # before what ends with </svg>: all drawing stands between <svg and the last </svg>
         "fixed": fixed,
     }
     html = _HTML.format(
         alt=escape(alts[start]),
-        picture=_address(pictures[start]),
+        picture=_address(first),
         line=escape(lines[start]),
         table=table_html(headers, rows),
         data=json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("</script", "<\\/script"),
@@ -109,11 +118,12 @@ def slider(
         print(text)
 
 
-def _picture(draw: Callable[[Any, int], None], frame: int, panels: int, height: float) -> str:
+def _picture(draw: Callable[[Any, int], None], frame: int, panels: int, height: float) -> tuple[str, list[str]]:
     with figures.canvas(panels, height) as (fig, axes):
         draw(axes, frame)
         svg = figures.slim_svg(fig)
-    return svg.replace('"', "'")  # a double quote would be escaped twice, in JSON and in the notebook file
+        found = views(fig, axes)
+    return svg.replace('"', "'"), found  # a double quote would be escaped twice, in JSON and in the notebook file
 
 
 def _address(svg: str) -> str:

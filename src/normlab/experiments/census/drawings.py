@@ -24,7 +24,7 @@ def shares(ax: Axes, types: Mapping[str, int], kinds: Mapping[str, int]) -> None
         places = [i + offset for i in range(len(names))]
         ax.barh(places, values, height=0.36, color=color, label=f"{total} {name}")
         for place, value, n in zip(places, values, names):
-            ax.text(value + 0.8, place, str(counts.get(n, 0)), color=INK, va="center", fontsize=10)
+            ax.text(value + 0.8, place, str(counts.get(n, 0)), color=INK, va="center")
     ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()
     ax.grid(visible=False, axis="y")
@@ -96,10 +96,11 @@ def _in_short(row: Row) -> str:
 
 
 _STYLE = (
-    ".census-gallery svg{color:var(--pst-color-text-base,#797979);max-width:100%;font:12px system-ui,sans-serif;fill:none;"
+    f".census-gallery svg{{color:var(--pst-color-text-base,{INK});max-width:100%;font:12px system-ui,sans-serif;fill:none;"
     "stroke:currentColor;stroke-width:1.5}.census-gallery text{fill:currentColor;stroke:none}"
-    ".census-gallery .n{stroke:#3b82c4;fill:#3b82c4;fill-opacity:.12}"
-    ".census-gallery .f{stroke:#d9822b;fill:#d9822b;fill-opacity:.12}.census-gallery .d{fill:currentColor;stroke:none}"
+    f".census-gallery .n{{stroke:{BLUE};fill:{BLUE};fill-opacity:.12}}"
+    f".census-gallery .f{{stroke:{ORANGE};fill:{ORANGE};fill-opacity:.12}}"
+    ".census-gallery .d{fill:currentColor;stroke:none}"
     ".census-gallery .s{fill:currentColor;fill-opacity:.12}.census-gallery rect{rx:4px}"
     ".census-gallery .m{text-anchor:middle}.census-gallery .b{text-anchor:middle;font-weight:600}"
 )
@@ -135,8 +136,8 @@ def _slim(svg: str) -> str:
         (r' text-anchor="start"', ""),
         (r'(<text[^>]*) fill="currentColor" stroke="none"', r"\1"),
         (r' fill="currentColor" stroke="none"', ' class="d"'),
-        (r' stroke="#3b82c4" fill="#3b82c4" fill-opacity="0.12"', ' class="n"'),
-        (r' stroke="#d9822b" fill="#d9822b" fill-opacity="0.12"', ' class="f"'),
+        (f' stroke="{BLUE}" fill="{BLUE}" fill-opacity="0.12"', ' class="n"'),
+        (f' stroke="{ORANGE}" fill="{ORANGE}" fill-opacity="0.12"', ' class="f"'),
         (r' fill="currentColor" fill-opacity="0.12"', ' class="s"'),
         (r' rx="4"', ""),
         (r' text-anchor="middle" font-weight="600"', ' class="b"'),

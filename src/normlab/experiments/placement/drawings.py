@@ -69,10 +69,10 @@ def across_models(ax: Axes, depths: Sequence[int], gradients: dict[str, Sequence
         middle = [geometric_mean(c) for c in zip(*runs)]
         drawing.band(ax, depths, runs, color)
         ax.plot(depths, middle, style, color=color)
-        drawing.label(ax, name, (depths[-1], middle[-1]), color, offsets[name], ha="right", fontsize=11)
+        drawing.label(ax, name, (depths[-1], middle[-1]), color, offsets[name], ha="right")
     start = 0.4
     ax.plot(depths, [start * (2 / d) ** 0.5 for d in depths], ":", color=INK, linewidth=1)
-    drawing.label(ax, "∝ 1/√L", (depths[2], start * 0.5), INK, (-6, -16), ha="right", fontsize=11)
+    drawing.label(ax, "∝ 1/√L", (depths[2], start * 0.5), INK, (-6, -16), ha="right")
     ax.set_xscale("log")
     ax.set_yscale("log")
     plain_log(ax.xaxis, depths)
@@ -92,7 +92,7 @@ def inside_one(ax: Axes, gradients: dict[str, Tensor]) -> None:
     plain_log(ax.yaxis, (0.1, 0.2, 0.5, 1))
     ax.set(title="Inside one model: Pre falls towards the output", xlabel="block ℓ of 32", ylabel="gradient of block ℓ")
     ax.set(xticks=(1, 8, 16, 24, 32), ylim=(0.07, 5))
-    ax.legend(loc="upper left", ncols=1, fontsize=11)
+    ax.legend(loc="upper left", ncols=1)
 
 
 # --- the price -----------------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def phase(axes: Sequence[Axes], diagrams: Mapping[str, Mapping[tuple[int, float,
 def _failures(ax: Axes, column: int, row: float, cell: Cell) -> None:
     corner, all_failed = (column - 0.4, row - 0.38), cell.failed == cell.runs
     ax.add_patch(Rectangle(corner, 0.8, 0.76, fill=all_failed, facecolor=ORANGE, edgecolor=ORANGE, linewidth=1.5))
-    color = "#1a1a1a" if all_failed else INK
+    color = "black" if all_failed else INK
     ax.text(column, row, f"{cell.failed}/{cell.runs}", color=color, ha="center", va="center", fontsize=11)
 
 
@@ -182,7 +182,7 @@ def losses(ax: Axes, curves: Mapping[str, Sequence[float]], entropy: float) -> N
         means = [fmean(loss[i : i + 10]) for i in range(0, len(loss), 10)]
         ax.plot(range(5, len(loss), 10), means, line, color=color, label=name)
     ax.axhline(entropy, color=INK, linewidth=1)
-    ax.text(len(loss), entropy - 0.05, "entropy of single characters", fontsize=11, va="top", ha="right")
+    ax.text(len(loss), entropy - 0.05, "single-character entropy", va="top", ha="right")
     ax.set(xlabel="step", ylabel="training loss (nats)", ylim=(2.2, 4.4), title="Same model, same rate: stuck or not")
     ax.legend(loc="upper right")
 
@@ -220,13 +220,13 @@ def quality(ax: Axes, results: Mapping[str, Mapping[float, Sequence[float]]]) ->
     for k, ((name, by_rate), color, line) in enumerate(zip(results.items(), COLORS, DASHES)):
         places = [rates.index(rate) + 0.12 * (k - 1.5) for rate in by_rate]
         dots = [(place, loss) for place, losses in zip(places, by_rate.values()) for loss in losses]
-        ax.plot(*zip(*dots), "o", color=color, markersize=4, alpha=0.7)
+        ax.plot(*zip(*dots), "o", color=color, markersize=4, alpha=0.85)
         ax.plot(places, [fmean(losses) for losses in by_rate.values()], line, color=color, label=name)
     ax.set_xticks(range(len(rates)), [f"{1000 * rate:g}" for rate in rates])
     ax.set(xlabel="learning rate (10⁻³)", ylabel="validation loss (nats)")
     low, high = ax.get_ylim()
     ax.set_ylim(low, high + 0.5 * (high - low))  # room for the legend
-    ax.legend(loc="upper left", fontsize=11)
+    ax.legend(loc="upper left")
 
 
 def roads(ax: Axes, results: Mapping[str, Mapping[float, Sequence[float]]]) -> None:
@@ -245,7 +245,7 @@ def roads(ax: Axes, results: Mapping[str, Mapping[float, Sequence[float]]]) -> N
     ax.set(xlim=(low - 0.04, low + 0.6), ylim=(len(names) - 0.5, -0.5), xlabel="validation loss (nats)")
     ax.set_yticks(range(len(names)), names)
     ax.set_title("Best against best")
-    ax.legend(loc="lower right", fontsize=11)
+    ax.legend(loc="lower right")
 
 
 # --- the Llama stack -------------------------------------------------------------------------------------------------
