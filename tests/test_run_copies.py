@@ -7,8 +7,10 @@ import sys
 import nbformat
 import pytest
 import run_copies
+from nbclient.exceptions import CellTimeoutError
 
 V4 = nbformat.v4
+LATE = CellTimeoutError.error_from_timeout_and_cell("late", 300, V4.new_code_cell("1\n2"))
 
 
 def cell(*outputs, tags=()):
@@ -66,7 +68,12 @@ def test_memory_above_the_limit(trial):
 
 
 @pytest.mark.parametrize(
-    "error, said", [(RuntimeError("many lines\nValueError: no"), "ValueError: no"), (AssertionError(), "AssertionError")]
+    "error, said",
+    [
+        (RuntimeError("many lines\nValueError: no"), "ValueError: no"),
+        (AssertionError(), "AssertionError"),
+        (LATE, "A cell timed out while it was being executed, after 300 seconds."),
+    ],
 )
 def test_a_cell_that_raises_ends_the_copy(tmp_path, monkeypatch, error, said):
     def fail(*_):

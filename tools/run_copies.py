@@ -186,7 +186,8 @@ def try_copy(copy: Path, stored: list[list], runs: int) -> Result:
             except InterruptedError as problem:
                 raise InterruptedError(f"{copy.stem}: {problem}") from None
             except Exception as problem:  # a cell raised
-                result.problems.append((str(problem).strip() or type(problem).__name__).splitlines()[-1])
+                lines = (str(problem).strip() or type(problem).__name__).splitlines()
+                result.problems.append(lines[0 if isinstance(problem, TimeoutError) else -1])  # it ends with the cell
                 return result
             result.seconds.append(time.perf_counter() - start)
             result.peak_gb = max(result.peak_gb, peak)
