@@ -148,6 +148,13 @@ def test_on_a_phone_panels_are_stacked_and_words_are_legible(browser, html, name
     assert all(len(set(rows)) > 1 for rows in stacks)
 
 
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_captions_count_panels(name):
+    """On a phone none is left or right of another."""
+    texts = ["".join(cell["source"]) for cell in notebook(name)["cells"] if cell["cell_type"] == "markdown"]
+    assert re.findall(r"\b(?:Left|Right)[:,].*", "\n".join(texts)) == []
+
+
 def test_where_there_is_room_panels_stand_side_by_side(browser, html):
     figures, _ = shown(browser, html, CHAPTERS[1], DESKTOP)
     assert with_panels(CHAPTERS[1]) >= 2 and len(figures) == len(drawings(CHAPTERS[1]))
