@@ -88,7 +88,8 @@ test-oldest:  ## run tests and notebooks with the oldest versions that are allow
 
 test-newest:  ## the same with the newest versions of everything, in .venv-newest
 	@mkdir -p _build && : > _build/newest.txt  # no pins
-	@$(MAKE) --no-print-directory oldest VENV=.venv-newest CONSTRAINTS=_build/newest.txt
+	@PIP_UPGRADE=1 PIP_UPGRADE_STRATEGY=eager \
+		$(MAKE) --no-print-directory oldest VENV=.venv-newest CONSTRAINTS=_build/newest.txt
 
 test-copies: $(TEST_READY)  ## run every standalone copy twice with each of PYTHONS, in .venvs (COPIES="--versions newest --once")
 	$(PY) tools/run_copies.py $(PYTHONS) --torch-index $(TORCH_CPU_INDEX) $(COPIES)

@@ -258,6 +258,14 @@ def test_a_tied_group_takes_the_oldest_name():
 # --- models in a cell ---------------------------------------------------------------------------------------------------
 
 
+def test_a_cap_is_seen_where_the_library_would_run_a_kernel_without_one(monkeypatch):
+    """transformers 5.14 takes torch's kernel for Gemma 2 by default, and then there is no cap."""
+    from transformers.models.gemma2 import modeling_gemma2
+
+    monkeypatch.setattr(modeling_gemma2.Gemma2PreTrainedModel, "_supports_sdpa", True)
+    assert "attention logits capped at 50" in measure.row(families.candidate("gemma2"))["multipliers"]
+
+
 def test_what_goes_in_and_out_of_modules():
     (llama,) = live.models(["llama"]).values()
     ids = torch.arange(6)[None]

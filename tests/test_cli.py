@@ -53,6 +53,27 @@ def test_record_lists_what_is_there(capsys):
     assert "warmup_post (" in capsys.readouterr().out
 
 
+
+def test_record_lists_without_the_libraries_that_draw():
+    """They are no requirement of the package, which is installed without them."""
+    code = "import sys; sys.modules['matplotlib'] = sys.modules['scipy'] = None; from normlab.cli import main; main(['record'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "warmup_post (" in done.stdout, done.stderr
+
+
+def test_a_missing_library_is_named_in_one_line(monkeypatch, capsys):
+    def fail(*_):
+        raise ModuleNotFoundError("No module named 'matplotlib'", name=missing)
+
+    monkeypatch.setattr(cli, "_run", fail)
+    missing = "matplotlib.axes"
+    assert cli.main(["bench"]) == 2
+    assert capsys.readouterr().err == "normlab bench: this needs matplotlib, which is not installed here\n"
+    missing = "normlab.no_such_module"  # a fault of ours
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["bench"])
+
+
 # --- normlab inspect ----------------------------------------------------------------------------------------------
 
 

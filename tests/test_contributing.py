@@ -64,7 +64,7 @@ def copy(tmp_path):
 def test_every_recipe_is_tried_or_names_existing_files():
     assert list(RECIPES) == [*TRIED, "A drill"]
     for name in re.findall(r"`([\w./]+/[\w./]+)`", TEXT):
-        assert (ROOT / name).exists() or "NAME" in name or name == "notebooks/09_halves.ipynb", name
+        assert (ROOT / name).exists() or "NAME" in name or name == "notebooks/12_halves.ipynb", name
 
 
 @pytest.mark.parametrize("recipe", TRIED)
@@ -82,7 +82,7 @@ def test_a_recipe_works_as_it_is_written(copy, recipe):
     assert [done.returncode for done in told] == [0] * len(told), told[-1].stderr
     if recipe == "A claim and a chapter":
         assert [done.stdout.split(": ")[1].strip() for done in told[:2]] == ["stored", "nothing changed"]
-        assert "half-of-four" in (copy / "notebooks" / "09_halves.ipynb").read_text(encoding="utf-8")
+        assert "half-of-four" in (copy / "notebooks" / "12_halves.ipynb").read_text(encoding="utf-8")
 
 
 def test_the_table_names_commands_that_exist():

@@ -178,6 +178,17 @@ def test_the_notebook_of_a_week_is_current(week):
     assert said["read-solution"].startswith("Right.")
 
 
+def test_only_the_notebooks_that_change_lose_their_outputs(tmp_path):
+    path = tmp_path / "week_4.ipynb"
+    path.write_bytes((ROOT / "notebooks" / "drills" / path.name).read_bytes())
+    before = path.read_bytes()
+    assert not drill_notebooks.renew(path, drill_notebooks.notebook(4, ladder()[4])) and path.read_bytes() == before
+    assert drill_notebooks.renew(path, drill_notebooks.notebook(4, ladder()[4][:-1]))
+    written = nbformat.read(path, as_version=4)
+    assert written.cells and all(not cell.get("outputs") for cell in written.cells)
+    assert ladder()[4][-1].replace("_", "-") not in {cell.id for cell in written.cells}
+
+
 # --- the solutions themselves, against torch, autograd and closed forms ---------------------------------------------
 
 

@@ -135,6 +135,22 @@ def test_the_report_of_a_healthy_model_and_of_one_that_ends_at_nan():
     assert breaks.debug_report(breaks.planted("ε outside the root")).startswith("weight has nans: token_embedding")
 
 
+@pytest.mark.parametrize("kind", [NotImplementedError, RuntimeError])
+def test_a_report_that_cannot_be_made_says_so(kind, monkeypatch):
+    """torch has no absolute value of a Boolean mask; in 2.6 this is a RuntimeError, in 2.13 a NotImplementedError."""
+    debug_utils = pytest.importorskip("transformers.debug_utils")
+    said = "\"abs_cpu\" not implemented for 'Bool'"
+
+    def fail(*_):
+        raise kind(said)
+
+    monkeypatch.setattr(debug_utils, "get_abs_min_max", fail)
+    assert breaks.debug_report(breaks.planted("ε outside the root", faulty=False)) == f"cannot run: {said}"
+    said = "another fault"
+    with pytest.raises(kind, match=said):
+        breaks.debug_report(breaks.planted("ε outside the root", faulty=False))
+
+
 @pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
 def test_a_healthy_norm_of_either_kind_is_its_formula(norm):
     model = breaks.fresh(0, norm=norm)

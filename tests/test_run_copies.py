@@ -7,8 +7,10 @@ import sys
 import nbformat
 import pytest
 import run_copies
+from nbclient.exceptions import CellTimeoutError
 
 V4 = nbformat.v4
+LATE = CellTimeoutError.error_from_timeout_and_cell("late", 300, V4.new_code_cell("1\n2"))
 
 
 def cell(*outputs, tags=()):
@@ -66,7 +68,12 @@ def test_memory_above_the_limit(trial):
 
 
 @pytest.mark.parametrize(
-    "error, said", [(RuntimeError("many lines\nValueError: no"), "ValueError: no"), (AssertionError(), "AssertionError")]
+    "error, said",
+    [
+        (RuntimeError("many lines\nValueError: no"), "ValueError: no"),
+        (AssertionError(), "AssertionError"),
+        (LATE, "A cell timed out while it was being executed, after 300 seconds."),
+    ],
 )
 def test_a_cell_that_raises_ends_the_copy(tmp_path, monkeypatch, error, said):
     def fail(*_):
@@ -74,6 +81,17 @@ def test_a_cell_that_raises_ends_the_copy(tmp_path, monkeypatch, error, said):
 
     monkeypatch.setattr(run_copies, "run_once", fail)
     assert run_copies.try_copy(tmp_path / "a", [], 2).problems == [said]
+
+
+def test_ctrl_c_ends_all_of_them(tmp_path, monkeypatch):
+    """nbclient takes the signal and ends the kernel, which must not pass for the fault of one copy."""
+
+    def stop(*_):
+        raise InterruptedError("its kernel was stopped before the last cell")
+
+    monkeypatch.setattr(run_copies, "run_once", stop)
+    with pytest.raises(InterruptedError, match="01_a: its kernel was stopped"):
+        run_copies.try_copy(tmp_path / "01_a.ipynb", [], 2)
 
 
 @pytest.mark.parametrize("versions, status", [("pins", False), ("newest", True)])
@@ -85,7 +103,31 @@ def test_other_outputs_are_a_fault_with_the_pinned_versions_only(capsys, tmp_pat
 
 def test_a_missing_interpreter_is_said_and_no_fault(capsys):
     assert run_copies.try_interpreter("python3.99", "pins", {}, 2)
-    assert capsys.readouterr().out == "python3.99: not found here, left out\n"
+    assert capsys.readouterr().out == "python3.99: left out: not found here\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a shell script")
+def test_an_interpreter_that_does_not_run_says_why(tmp_path, capsys):
+    """As pyenv's python3.13 does where another version is chosen."""
+    shim = tmp_path / "python3.99"
+    shim.write_text("#!/bin/sh\necho 'pyenv: python3.99: command not found' >&2\nexit 127\n")
+    shim.chmod(0o755)
+    assert run_copies.try_interpreter(str(shim), "pins", {}, 2)
+    assert capsys.readouterr().out == f"{shim}: left out: pyenv: python3.99: command not found\n"
+
+
+def test_an_environment_is_built_once_and_anew_for_other_pins(tmp_path, monkeypatch):
+    calls = []
+    python = getattr(sys, "_base_executable", sys.executable)
+    monkeypatch.setattr(run_copies, "ROOT", tmp_path)
+    monkeypatch.setattr(run_copies, "ENVIRONMENTS", tmp_path / ".venvs")
+    monkeypatch.setattr(run_copies, "_call", lambda command: calls.append(command) or command[-1].mkdir(exist_ok=True))
+    monkeypatch.setattr(run_copies, "install_commands", lambda *_: [])
+    monkeypatch.setattr(run_copies, "libraries", lambda: ["torch>=2.6"])
+    for pins, builds in (("torch==2.6\n", 1), ("torch==2.6\n", 1), ("torch==2.7\n", 2)):
+        (tmp_path / "constraints.txt").write_text(pins)
+        inside = run_copies.environment(python, "pins")
+        assert len(calls) == builds and calls[-1][:2] == [python, "-m"] and inside.is_relative_to(calls[-1][-1])
 
 
 def test_an_interpreter_with_the_package_proves_nothing(capsys):

@@ -2,13 +2,15 @@
 
     python tools/drill_notebooks.py        (then: python tools/execute.py notebooks/drills/*.ipynb)
 
-They hold what a learner needs and nothing that is written by hand; tests/test_drills.py compares.
+They hold what a learner needs and nothing that is written by hand; tests/test_drills.py compares. A notebook that is
+current keeps its outputs.
 """
 
 from pathlib import Path
 
 import nbformat
 import whole
+from execute import clean
 from setup_cell import SETUP_CELL, SETUP_TAGS
 
 from normlab.drills import drill, ladder, repair
@@ -59,12 +61,25 @@ def notebook(week: int, slugs: tuple[str, ...]):
     return nbformat.v4.new_notebook(cells=found)
 
 
+def renew(path: Path, made) -> bool:
+    """Store the notebook ``made``, without outputs; False if, but for its outputs, it stands there already."""
+    clean(made)
+    if path.exists():
+        stored = nbformat.read(path, as_version=4)
+        for cell in stored.cells:
+            if cell.cell_type == "code":
+                cell.outputs, cell.execution_count = [], None
+        if stored.cells == made.cells:
+            return False
+    whole.write_text(path, nbformat.writes(made) + "\n")
+    return True
+
+
 def main() -> None:
     with whole.told():
         for week, slugs in ladder().items():
             path = FOLDER / f"week_{week}.ipynb"
-            whole.write_text(path, nbformat.writes(notebook(week, slugs)) + "\n")
-            print(path.name)
+            print(f"{path.name}: {'written, to be run' if renew(path, notebook(week, slugs)) else 'nothing changed'}")
 
 
 if __name__ == "__main__":

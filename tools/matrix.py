@@ -34,7 +34,8 @@ NOT_NUMERIC = (
     "tests/test_contributing.py", "tests/test_quick.py", "tests/test_workflows.py", "tests/test_types.py",
 )  # fmt: skip
 COPIES = "test-copies"  # the Makefile's target that runs the standalone copies with other interpreters and versions
-PYTEST = (sys.executable, "-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider")
+# Two threads on cores that others use as well wait for each other: a cell that takes 30 s alone took 5 minutes.
+PYTEST = (sys.executable, "-m", "pytest", "-q", "--color=no", "-p", "no:cacheprovider", "--nbval-cell-timeout=1500")
 ASK = "import torch; print(torch.backends.cpu.get_cpu_capability())"
 
 

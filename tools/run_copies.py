@@ -4,11 +4,12 @@
 
 For each interpreter that is found, an environment in .venvs gets the libraries that pyproject.toml names for notebooks,
 and a kernel; an interpreter that is missing is said and left out. Two runs must print and draw the same, and with the
-pinned versions what is committed. What cells marked as varying print is not compared. A path to the interpreter of a
-ready virtual environment is taken as it is.
+pinned versions what is committed. What cells marked as varying print is not compared. PYTHON may be a path; one to the
+interpreter of a ready virtual environment is taken as it is.
 """
 
 import argparse
+import datetime
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import nbformat
+import whole
 from execute import ENVIRONMENT, joined_streams, notebooks, run_cells
 from standalone import write_copies
 
@@ -29,6 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ROOT / ".venvs"
 CONSTRAINTS = {"pins": "constraints.txt", "newest": None, "oldest": "constraints-oldest.txt"}
 LIMIT_GB = 12
+PATIENCE = 3600  # seconds to wait for another run that installs the same
 # What a copy may find out about the place where it runs, and how much memory it took there.
 ASK = "import sys, torch; print('.'.join(map(str, sys.version_info[:3])), torch.__version__)"
 PEAK = """
@@ -47,15 +50,24 @@ class Result:
     differs: int = 0  # cells whose outputs are not those that are committed
 
 
-def environment(python: str, versions: str, index: str | None = None) -> Path | None:
-    """The interpreter of an environment with the libraries and not the package; None if ``python`` is missing.
+def missing(python: str) -> str | None:
+    """Why ``python`` does not run here; None if it does."""
+    found = shutil.which(python)
+    if found is None:
+        return "not found here"
+    tried = subprocess.run([found, "-c", ""], capture_output=True, text=True)
+    if tried.returncode == 0:
+        return None
+    return (tried.stderr.strip().splitlines() or [f"ended with {tried.returncode}"])[0]  # pyenv says which are chosen
+
+
+def environment(python: str, versions: str, index: str | None = None) -> Path:
+    """The interpreter of an environment with the libraries and not the package.
 
     Raises:
         RuntimeError: it is too old, or the libraries cannot be installed; with pip's last lines.
     """
     found = shutil.which(python)
-    if found is None or subprocess.run([found, "-c", ""], capture_output=True).returncode:
-        return None
     if (Path(found).parent.parent / "pyvenv.cfg").exists():
         return Path(found)
     ask = "import sys; print('.'.join(map(str, sys.version_info[:3])))"
@@ -64,22 +76,37 @@ def environment(python: str, versions: str, index: str | None = None) -> Path | 
         raise RuntimeError(f"Python {version} is too old: 3.11 or newer is needed")
     folder = ENVIRONMENTS / f"{version}-{versions}"
     inside = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    if not (folder / ".ready").exists():
-        _call([found, "-m", "venv", "--clear", folder])
-        for command in install_commands(inside, versions, index):
-            _call(command)
-        (folder / ".ready").touch()
+    ready, wanted = folder / ".ready", "\n".join([*libraries(), _pins(versions)])
+    ENVIRONMENTS.mkdir(exist_ok=True)
+    with whole.lock(folder, PATIENCE):
+        if not ready.exists() or ready.read_text("utf-8") != wanted:  # or other pins, another day
+            print(f"{python}: installing into {folder.relative_to(ROOT)} (once; some minutes)", flush=True)
+            _call([found, "-m", "venv", "--clear", folder])
+            for command in install_commands(inside, versions, index):
+                _call(command)
+            ready.write_text(wanted, "utf-8")
     return inside
+
+
+def libraries() -> list[str]:
+    """What a copy needs, and the kernel that runs it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return [*project["dependencies"], *project["optional-dependencies"]["notebooks"], "ipykernel>=6.29"]
+
+
+def _pins(versions: str) -> str:
+    """What decides the versions: the pins, or the day."""
+    return (ROOT / CONSTRAINTS[versions]).read_text("utf-8") if CONSTRAINTS[versions] else datetime.date.today().isoformat()
 
 
 def install_commands(python: Path, versions: str, index: str | None) -> list[list]:
     """How pip brings the libraries: torch from ``index`` if that answers, then the rest."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     pins = ["-c", ROOT / CONSTRAINTS[versions]] if CONSTRAINTS[versions] else []
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-user", *pins]
-    libraries = [*project["dependencies"], *project["optional-dependencies"]["notebooks"], "ipykernel>=6.29"]
+    if versions == "oldest":
+        pip.append("--only-binary=:all:")  # newer Pythons have no wheels of them: say so, instead of compiling for hours
     cpu = [[*pip, "torch", "--no-deps", "--index-url", index]] if index and _answers(index) else []
-    return [*cpu, [*pip, *libraries]]
+    return [*cpu, [*pip, *libraries()]]
 
 
 def _answers(address: str) -> bool:
@@ -145,15 +172,22 @@ def committed(notebook: Path) -> list[list]:
 
 
 def try_copy(copy: Path, stored: list[list], runs: int) -> Result:
-    """Run a copy so many times in folders of its own, and compare the runs, and the first with what is stored."""
+    """Run a copy so many times in folders of its own, and compare the runs, and the first with what is stored.
+
+    Raises:
+        InterruptedError: its kernel was stopped, by Ctrl+C or for want of memory.
+    """
     result, outputs = Result(), []
     for _ in range(runs):
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
             try:
                 cells, peak = run_once(copy, Path(folder))
-            except Exception as problem:  # a cell raised, or the kernel died
-                result.problems.append((str(problem).strip() or type(problem).__name__).splitlines()[-1])
+            except InterruptedError as problem:
+                raise InterruptedError(f"{copy.stem}: {problem}") from None
+            except Exception as problem:  # a cell raised
+                lines = (str(problem).strip() or type(problem).__name__).splitlines()
+                result.problems.append(lines[0 if isinstance(problem, TimeoutError) else -1])  # it ends with the cell
                 return result
             result.seconds.append(time.perf_counter() - start)
             result.peak_gb = max(result.peak_gb, peak)
@@ -169,14 +203,14 @@ def try_copy(copy: Path, stored: list[list], runs: int) -> Result:
 
 def try_interpreter(python: str, versions: str, copies: dict[Path, list], runs: int, index: str | None = None) -> bool:
     """Run the copies (copy -> what is committed) with one interpreter and print a table; False if one fails."""
+    if problem := missing(python):
+        print(f"{python}: left out: {problem}", flush=True)
+        return True
     try:
         inside = environment(python, versions, index)
     except RuntimeError as problem:
         print(f"{python}: {problem}", flush=True)
         return False
-    if inside is None:
-        print(f"{python}: not found here, left out", flush=True)
-        return True
     before = dict(os.environ)
     with tempfile.TemporaryDirectory() as kernels:
         try:
@@ -232,4 +266,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    with whole.told():
+        sys.exit(main(sys.argv[1:]))

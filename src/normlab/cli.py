@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from normlab import __version__
 
+# Libraries that the package works without, but for some of its commands.
+OPTIONAL = ("matplotlib", "scipy", "sklearn", "joblib", "distributed", "transformers", "IPython")
 COMMANDS = {
     "record": "list or make the recorded results of the course",
     "bench": "time the norms against torch, and a small Llama against transformers",
@@ -36,27 +38,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     command = parser.parse_args(arguments[:1]).command
+    try:
+        return _run(command, arguments[1:])
+    except ModuleNotFoundError as missing:
+        library = (missing.name or "").partition(".")[0]
+        if library not in OPTIONAL:
+            raise
+        print(f"normlab {command}: this needs {library}, which is not installed here", file=sys.stderr)
+        return 2
+
+
+def _run(command: str, arguments: list[str]) -> int:
     match command:  # imported here, so that `normlab --help` need not wait for torch
         case "record":
             from normlab import record
 
-            return record.main(arguments[1:])
+            return record.main(arguments)
         case "bench":
             from normlab import bench
 
-            return bench.main(arguments[1:])
+            return bench.main(arguments)
         case "doctor":
             from normlab.inspection import doctor_command
 
-            return doctor_command.main(arguments[1:])
+            return doctor_command.main(arguments)
         case "drill":
             from normlab.drills import command as drills
 
-            return drills.main(arguments[1:])
+            return drills.main(arguments)
         case "interview":
             from normlab.interview import mock
 
-            return mock.main(arguments[1:])
+            return mock.main(arguments)
     from normlab.inspection import command as inspection
 
-    return inspection.main(arguments[1:])
+    return inspection.main(arguments)

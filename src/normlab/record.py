@@ -383,7 +383,7 @@ def recipes() -> dict[str, Recipe]:
     modules = (
         importlib.import_module(info.name)
         for info in pkgutil.walk_packages(experiments.__path__, f"{experiments.__name__}.")
-        if not info.name.endswith("drawings")
+        if not info.name.endswith(("drawing", "drawings"))
     )
     return {recipe.name: recipe for module in modules for recipe in getattr(module, "RECORDS", ())}
 

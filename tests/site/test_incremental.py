@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from pages import is_stale
 from small_book import ROOT, build, claim_output, make_book
 
 TEXT = "A claim {claim}`first`, and a [place](../notebooks/01_small.ipynb#a-place).\n\n{claim}`second`"
@@ -65,6 +66,18 @@ def assert_same_sites(root: Path, fresh: Path) -> None:
 def search_index(path: Path) -> dict:
     """Its titles stand in another order after a second build."""
     return json.loads(path.read_text(encoding="utf-8").removeprefix("Search.setIndex(").removesuffix(")"))
+
+
+def test_a_first_build_is_not_older_than_what_it_writes(tmp_path):
+    """The reference's pages, which are sources of the book: else the tests of a fresh clone would call it stale."""
+    root = make_book(tmp_path)
+    (root / "book" / "api.md").write_text("# Reference\n\n```{api}\nFormulas: normlab.functional\n```\n")
+    (root / "src" / "normlab").mkdir(parents=True)
+    (root / "src" / "normlab" / "functional.py").write_text('"""Formulas of norms, for tests of the reference."""\n')
+    (root / "constraints.txt").touch()
+    edit(root, "_toc.yml", "chapters:\n", "chapters:\n  - file: book/api\n    sections:\n      - glob: book/api/*\n")
+    built(root)
+    assert (root / "book" / "api" / "functional.md").exists() and not is_stale(root)
 
 
 LOADED = re.compile(r"\.course_(claims|verdicts|chapters|named|questions|practice)\b")

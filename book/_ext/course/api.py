@@ -213,6 +213,7 @@ def _write_pages(app, config):
         path = folder / name
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
+            depends.begin(app)  # else the book would be older than its sources
 
 
 def _order_pages(app, config):
@@ -241,6 +242,6 @@ def _by_last_name(app, env, node, contnode):
 def setup(app):
     app.add_directive("api", Api)
     app.add_directive("api-module", ApiModule)
-    app.connect("config-inited", _write_pages)
+    app.connect("config-inited", _write_pages, priority=501)  # after the start of the build, before others read
     app.connect("config-inited", _order_pages, priority=910)  # after the table of contents was read, at 900
     app.connect("missing-reference", _by_last_name)

@@ -81,6 +81,11 @@ def _now(app, name: str) -> str | None:
     return app.course_pieces.get(name)
 
 
+def begin(app) -> None:
+    """What is written from now on is newer than this build. Called again by who writes sources of it."""
+    app.course_started = time.time()
+
+
 # --- from build to build --------------------------------------------------------------------------
 
 
@@ -89,7 +94,7 @@ def _start(app, config):
     app.course_pieces = {}
     folder = Path(app.doctreedir)
     _be_alone(Path(app.srcdir), folder)
-    app.course_started = time.time()
+    begin(app)
     if not (folder / FINISHED).exists():
         folder.mkdir(parents=True, exist_ok=True)
         for path in (folder / ENVIRONMENT, *folder.glob("*.sha256"), Path(app.outdir) / BUILDINFO):

@@ -136,7 +136,10 @@ def config(candidate: Candidate) -> Any:
     options = sizes(candidate)
     while True:
         try:
-            return _config_class(candidate)(**options)
+            found = _config_class(candidate)(**options)
+            if getattr(found, "attn_logit_softcapping", None):
+                found._attn_implementation = "eager"  # torch's kernel has no cap: transformers 5.14 runs it all the same
+            return found
         except (AttributeError, KeyError) as problem:
             computed = re.search(r"'(\w+)'", str(problem))
             if computed is None or computed[1] not in options:
