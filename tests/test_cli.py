@@ -124,6 +124,17 @@ def test_inspect_a_function_in_the_current_folder(tmp_path):
     assert "attention: N(x + F(x)), post" in result.stdout
 
 
+@pytest.mark.parametrize("command", ["inspect", "doctor"])
+def test_without_transformers_a_configuration_says_what_it_needs(monkeypatch, tmp_path, capsys, command):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llama"}')
+    assert cli.main([command, str(path)]) == 2
+    assert capsys.readouterr().err == (
+        f"normlab {command}: {path} needs the library transformers, which is not installed here\n"
+    )
+
+
 def test_an_input_of_ones_own(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine_too.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)

@@ -135,7 +135,10 @@ class _Config:
             raise ValueError(f"{path} is not JSON: {problem}") from None
         if not isinstance(given, dict):
             raise ValueError(f"{path} holds a {type(given).__name__}, not the settings of a model")
-        import transformers
+        try:
+            import transformers
+        except ModuleNotFoundError:
+            raise ImportError(f"{path} needs the library transformers, which is not installed here") from None
 
         self.path, self.notes = path, ["random weights, built from the configuration"]
         self.kind = given.pop("model_type", None)
