@@ -226,7 +226,10 @@ class _RMSNorm(torch.autograd.Function):
         buffer = None if x.dtype is rate.dtype else torch.empty_like(blocks[0][0], dtype=rate.dtype)
         for x_rows, y_rows, rate_rows in blocks:
             wide = x_rows if buffer is None else buffer[: len(x_rows)].copy_(x_rows)
-            length = _length(wide)
+            if buffer is None:
+                length = _length(wide)
+            else:  # half types round away what _length is careful about
+                length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
             rate_rows.fill_(eps).addcmul_(length, length, value=1 / x.shape[-1]).rsqrt_()
             scores = torch.mul(wide, rate_rows, out=y_rows if buffer is None else wide)
             if gain is not None:
