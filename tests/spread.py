@@ -4,7 +4,6 @@ The cells of a notebook share a kernel and the tests of a file their fixtures, s
 worker that begins a long file last would keep the others waiting.
 """
 
-import os
 from pathlib import Path
 
 from xdist.scheduler import LoadScopeScheduling
@@ -47,12 +46,6 @@ class ByFile(LoadScopeScheduling):
     def _split_scope(self, nodeid):
         file = nodeid.partition("::")[0]
         return nodeid if nodeid.startswith(tuple(APART)) else TOGETHER.get(file, file)
-
-
-def pytest_xdist_auto_num_workers(config):
-    """What ``-n auto`` means: a third of the time a worker waits, for a browser, a kernel or a process."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return cores + cores // 2
 
 
 def pytest_xdist_make_scheduler(config, log):
