@@ -78,6 +78,7 @@ def test_boxes_by_keyboard_and_after_a_reload(browser, html, items):
         monday.page.keyboard.press("Space")
         monday.page.keyboard.press("Tab")
         assert monday.checked() == [2]
+        monday.page.wait_for_timeout(300)  # the browser stores it a little later; a busy one once read it too early
         monday.page.reload()
         monday.boxes.first.wait_for()
         assert monday.checked() == [2]
