@@ -26,10 +26,6 @@ for _name in ("NORMLAB_DEVICE", "NORMLAB_LARGER"):  # what is compared is comput
     os.environ.pop(_name, None)
 
 
-def pytest_addoption(parser):
-    parser.addoption("--all-copies", action="store_true", help="run every standalone copy, not only the shortest one")
-
-
 @pytest.fixture(scope="session")
 def bare_python(tmp_path_factory) -> Path:
     """A new interpreter with the libraries of this one, but not the package under test: Colab, in effect.

@@ -10,8 +10,8 @@ from xdist.scheduler import LoadScopeScheduling
 
 # The longest files in order, after the notebooks: 60 to 10 seconds of one core.
 HEAVY = [
+    "tests/site/test_every_page.py",
     "tests/site/test_browser.py",
-    "tests/site/test_access_pages.py",
     "tests/test_guard.py",
     "tests/test_doctor_healthy.py",
     "tests/test_experiments_placement_trained.py",

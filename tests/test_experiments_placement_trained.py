@@ -152,7 +152,10 @@ def test_a_run_that_blows_up_is_a_failure_and_not_an_error():
     assert losses[0] == kept["first"] < 10
 
 
-@pytest.mark.parametrize("recipe", trained.RECORDS, ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize(
+    "recipe",
+    [pytest.param(r, id=r.name, marks=[pytest.mark.every] if i > 1 else []) for i, r in enumerate(trained.RECORDS)],
+)
 def test_larger_settings_run(recipe):
     """The first one of each record, at its width and with few steps and blocks."""
     setting = recipe.larger[0] | {"steps": 5, "layers": 2}

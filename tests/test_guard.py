@@ -163,6 +163,16 @@ def test_a_whole_run_may_not(left_out, workers):
     assert missing == [] and len(complaints(said)) == len(COMPLAINTS), said
 
 
+@pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["one process", "a worker"])
+def test_of_what_is_alike_one_runs_or_all(tmp_path, workers):
+    alike = "import pytest\n\ndef test_one():\n    pass\n\n@pytest.mark.every\ndef test_another():\n    pass\n"
+    write(tmp_path, SOUND | {"tests/test_sound.py": alike})
+    for options, ran in (([], {"test_one"}), (["--all"], {"test_one", "test_another"})):
+        status, outcomes, said = run(tmp_path, "--whole", *options, *workers)
+        assert status == 0, said
+        assert {nodeid.partition("::")[2] for nodeid in outcomes if "test_sound" in nodeid} == ran
+
+
 def test_a_whole_run_without_notebooks_fails(tmp_path):
     write(tmp_path, {"tests/test_sound.py": SOUND["tests/test_sound.py"]})
     status, _, said = run(tmp_path, "--whole")

@@ -169,7 +169,7 @@ def test_what_is_installed_is_allowed():
 
 # What is asked for and not imported under its own name: where it is used, and the word for it there.
 USED_OTHERWISE = {
-    "axe-playwright-python": ("tests/site/test_access_pages.py", "axe_playwright_python"),
+    "axe-playwright-python": ("tests/site/test_every_page.py", "axe_playwright_python"),
     "distributed": ("src/normlab/record.py", "dask.distributed"),
     "jupyterlab-myst": ("requirements.txt", "# … which shows the text as the book does"),
     "mypy": ("tests/test_types.py", '"mypy"'),
@@ -442,5 +442,5 @@ def test_the_readme_runs_pytest_as_the_makefile_does():
     """For those without make: the same options."""
     whole = re.search(r"^WHOLE_RUN := \$\(PY\) (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[1]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for options, command in (("", "test"), (" --all-copies", "test-all")):
+    for options, command in (("", "test"), (" --all", "test-all")):
         assert re.search(rf"python {re.escape(whole + options)} +# make {command}$", readme, re.MULTILINE)

@@ -1,6 +1,6 @@
 """The standalone copies run in an empty folder, without the package, and show what the committed notebooks show.
 
-With ``--all-copies`` (`make test-all`) all of them run, otherwise the quickest one, the set-up cells and the imports.
+With ``--all`` (`make test-all`) all of them run, otherwise the quickest one, the set-up cells and the imports.
 """
 
 import contextlib
@@ -60,19 +60,25 @@ run_imports(Path("cells.py").read_text(encoding="utf-8"), "")
 
 # Runs imports.py in each of the folders named, with the libraries imported once: they are not what is tried.
 EACH = """
-import os, runpy, sys
-import matplotlib.pyplot, sklearn.datasets, torch.distributed.fsdp, torch._inductor.utils, transformers.debug_utils
+import gc, os, runpy, sys
+import dask.distributed, IPython.display, matplotlib.pyplot, sklearn.datasets
+import torch.distributed.fsdp, torch._inductor.utils, transformers.debug_utils
 from transformers.models.llama import modeling_llama
 
 sys.path[0] = ""
+gc.freeze()  # else each child would walk through, and so copy, all of it
 for folder in sys.argv[1:]:
     child = os.fork()
     if child == 0:
         os.chdir(folder)
         for descriptor in (1, 2):
             os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
-        runpy.run_path("imports.py", run_name="__main__")
-        sys.exit()
+        try:
+            runpy.run_path("imports.py", run_name="__main__")
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+        os._exit(0)  # without taking the libraries apart
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
@@ -112,12 +118,6 @@ def test_the_bare_interpreter_has_the_libraries_but_not_the_package(run_bare, tm
         found = run_bare(tmp_path, "-c", f"import {name}")
         assert found.returncode == 0, found.stderr
     assert "No module named 'normlab'" in run_bare(tmp_path, "-c", "import normlab").stderr
-
-
-def pytest_generate_tests(metafunc):
-    if "tried" in metafunc.fixturenames:
-        assert QUICKEST in NOTEBOOKS
-        metafunc.parametrize("tried", NOTEBOOKS if metafunc.config.option.all_copies else [QUICKEST])
 
 
 # What the libraries put there by themselves: caches, settings, files of a running kernel.
@@ -175,6 +175,9 @@ def test_what_a_notebook_would_leave_behind_is_found(run_bare, tmp_path, home):
     left.kill()
 
 
+@pytest.mark.parametrize(
+    "tried", [name if name == QUICKEST else pytest.param(name, marks=pytest.mark.every) for name in NOTEBOOKS]
+)
 def test_runs_elsewhere_with_the_same_outputs(tried, copies, run_bare, tmp_path, pytestconfig, home):
     """nbval compares, with the options that it has for the notebooks themselves. Nothing is left but in its folder."""
     place, variables = home

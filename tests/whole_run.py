@@ -1,6 +1,9 @@
-"""Loaded by conftest.py: ``--whole``, for a run of everything, in which nothing may be left out without a word.
+"""Loaded by conftest.py: ``--all``, for all of what is alike (every copy, every chapter's page), and ``--whole``, for a run
+of everything, in which nothing may be left out without a word.
 
-It fails if a test file or notebook contributes no test or is skipped, if a notebook contributes fewer cells than it
+Without ``--all`` the tests marked ``every`` do not run: another of their kind does.
+
+A whole run fails if a test file or notebook contributes no test or is skipped, if a notebook contributes fewer cells than it
 has, if a collected test has no result, if one is skipped for a reason that is not listed here or is expected to
 fail, if a worker dies, or if the notebooks take far too long. A run of a part looks at none of this.
 """
@@ -23,12 +26,21 @@ CPU_SECONDS = 360
 
 
 def pytest_addoption(parser):
+    parser.addoption("--all", action="store_true", help="run all of what is alike: every copy, every chapter's page")
     parser.addoption("--whole", action="store_true", help="a run of everything: fail if anything is left out")
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "every: one of many that are alike; runs only with --all")
     if config.option.whole and not hasattr(config, "workerinput"):  # not in the workers of pytest-xdist
         config.pluginmanager.register(WholeRun(config))
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.option.all:
+        left_out = [item for item in items if item.get_closest_marker("every")]
+        items[:] = [item for item in items if not item.get_closest_marker("every")]
+        config.hook.pytest_deselected(items=left_out)
 
 
 class WholeRun:

@@ -10,6 +10,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import pytest
 import yaml
 from bs4 import BeautifulSoup, Tag
 
@@ -45,6 +46,18 @@ KINDS = [
     for name in DOCUMENTS
     if not name.startswith("book/drills/") or name.endswith(("/rms_norm", "/welford"))
 ] + ["book/api/drills.checking"]
+
+# Of these a short run looks at other pages of their kind.
+ALIKE = {
+    *NOTEBOOKS,
+    *("book/interview/must", "book/interview/likely", "book/drills/welford"),
+    *("book/conventions", "book/closing", "book/teaching", "book/disagreements"),
+} - {"notebooks/01_drunkards_walk", "notebooks/05_placement", "notebooks/09_census", "notebooks/drills/week_1"}
+
+
+def alike(names: list[str]) -> list:
+    """Parameters of a test: `ALIKE` only with ``--all``."""
+    return [pytest.param(name, marks=pytest.mark.every) if name in ALIKE else name for name in names]
 
 
 def is_stale(root: Path) -> bool:

@@ -148,6 +148,7 @@ def wait_until_idle(page, seconds):
         idle = idle + 1 if page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").count() else 0
 
 
+@pytest.mark.every
 def test_a_reader_runs_all_moves_the_slider_and_solves_an_exercise(browser, lab, tmp_path):
     stored = tmp_path / "course" / f"{RUN_CHAPTER}.ipynb"
     cells = notebook(RUN_CHAPTER)["cells"]
