@@ -24,7 +24,7 @@ HEAVY = [
     "tests/site/test_incremental.py",
     "tests/site/test_stopped.py",
 ]
-PARSING = ("files", "reading", "claims_page", "question_pages", "practice_pages", "api_page", "takeaway_page")
+PARSING = ("files", "reading", "slimming", "claims_page", "question_pages", "practice_pages", "api_page", "takeaway_page")
 # Files that import the same large parts of a library, or parse the same pages, for which a worker takes up to half a
 # minute: one has them all.
 TOGETHER = {
