@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from some import third
 from tiny_models import tiny
 from torch import nn
 
@@ -85,7 +86,7 @@ def check(report):
     return root
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", third(FAMILIES))
 def test_families(family):
     check(normlab.inspect(tiny(family), **inputs(family)))
 

@@ -166,11 +166,11 @@ def test_a_whole_run_may_not(left_out, workers):
 @pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["one process", "a worker"])
 def test_of_what_is_alike_one_runs_or_all(tmp_path, workers):
     alike = "import pytest\n\ndef test_one():\n    pass\n\n@pytest.mark.every\ndef test_another():\n    pass\n"
-    write(tmp_path, SOUND | {"tests/test_sound.py": alike})
+    write(tmp_path, SOUND | {"tests/test_sound.py": alike, "tests/test_c.py": "import pytest\npytestmark = pytest.mark.every\n"})
     for options, ran in (([], {"test_one"}), (["--all"], {"test_one", "test_another"})):
         status, outcomes, said = run(tmp_path, "--whole", *options, *workers)
-        assert status == 0, said
         assert {nodeid.partition("::")[2] for nodeid in outcomes if "test_sound" in nodeid} == ran
+        assert (status, complaints(said)) == ((1, ["tests/test_c.py: 0 tests collected, not 1"]) if options else (0, [])), said
 
 
 def test_a_whole_run_without_notebooks_fails(tmp_path):

@@ -18,6 +18,7 @@ import pytest
 import standalone
 from execute import notebooks
 from setup_cell import SETUP_CELL, SETUP_TAGS, standalone_cell
+from some import some
 
 ROOT = Path(__file__).resolve().parent.parent
 PATHS = {path.stem: path for path in notebooks(ROOT)}
@@ -175,9 +176,7 @@ def test_what_a_notebook_would_leave_behind_is_found(run_bare, tmp_path, home):
     left.kill()
 
 
-@pytest.mark.parametrize(
-    "tried", [name if name == QUICKEST else pytest.param(name, marks=pytest.mark.every) for name in NOTEBOOKS]
-)
+@pytest.mark.parametrize("tried", some(NOTEBOOKS, [QUICKEST]))
 def test_runs_elsewhere_with_the_same_outputs(tried, copies, run_bare, tmp_path, pytestconfig, home):
     """nbval compares, with the options that it has for the notebooks themselves. Nothing is left but in its folder."""
     place, variables = home

@@ -20,6 +20,7 @@ MAY_BE_SKIPPED = re.compile(
     "needs (CUDA|MPS|make)|no browser|not a git clone|this torch (has no gloo|does not autocast)|describes torch|"
     "partial RMSNorm has no fast path|torch.s kernel refuses this mix"
 )
+ALL_OF_IT = r"^pytestmark = pytest\.mark\.every$"  # a module that runs only with --all
 # All notebooks together, in seconds of one core. Another load on the machine makes a processor second longer too,
 # so the run fails only at twice the bar.
 CPU_SECONDS = 360
@@ -129,7 +130,9 @@ class WholeRun:
         if path.suffix == ".ipynb":
             cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
             return max(1, sum(cell["cell_type"] == "code" for cell in cells))
-        return int(any(fnmatch.fnmatch(path.name, pattern) for pattern in self.config.getini("python_files")))
+        if not any(fnmatch.fnmatch(path.name, pattern) for pattern in self.config.getini("python_files")):
+            return 0
+        return int(self.config.option.all or not re.search(ALL_OF_IT, path.read_text(encoding="utf-8"), re.MULTILINE))
 
 
 def _reason(report):

@@ -10,9 +10,9 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import pytest
 import yaml
 from bs4 import BeautifulSoup, Tag
+from some import some
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))  # the extension `course`
@@ -55,9 +55,9 @@ ALIKE = {
 } - {"notebooks/01_drunkards_walk", "notebooks/05_placement", "notebooks/09_census", "notebooks/drills/week_1"}
 
 
-def alike(names: list[str]) -> list:
-    """Parameters of a test: `ALIKE` only with ``--all``."""
-    return [pytest.param(name, marks=pytest.mark.every) if name in ALIKE else name for name in names]
+def one_of_a_kind(names: list[str]) -> list:
+    """Parameters of a test: those that are `ALIKE` only with ``--all``."""
+    return some(names, set(names) - ALIKE)
 
 
 def is_stale(root: Path) -> bool:

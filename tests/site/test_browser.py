@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 from chromium import LAUNCH, until
 from course import search
-from pages import CHAPTERS, DOCUMENTS, NOTEBOOKS, PAGES, alike, parsed, prose
+from pages import CHAPTERS, DOCUMENTS, NOTEBOOKS, PAGES, one_of_a_kind, parsed, prose
 from visit import DESKTOP, VISIBLE, Visit, visible_text
 
 
@@ -154,7 +154,7 @@ def test_queries_are_cut_as_the_index_is(browser, addresses):
         assert page.evaluate("texts => texts.map(splitQuery)", texts) == [search.words(text) for text in texts]
 
 
-@pytest.mark.parametrize("name", alike(CHAPTERS))
+@pytest.mark.parametrize("name", one_of_a_kind(CHAPTERS))
 def test_search_finds_a_number_in_a_table(hits, html, name):
     texts = [cell.text for cell in parsed(html / f"{name}.html").select("article .cell_output td + td")]
     assert name in hits(next(found[0] for text in texts if (found := re.search(r"\d+\.\d+", text))))

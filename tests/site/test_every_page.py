@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from chromium import until
-from pages import CHAPTERS, KINDS, NOTEBOOKS, alike, alt_texts, prose
+from pages import CHAPTERS, KINDS, NOTEBOOKS, alt_texts, one_of_a_kind, prose
 from visit import DESKTOP, VISIBLE, Visit, background, visible_text
 
 COMPRESSED = (".woff2", ".png", ".jpg")  # gain nothing from gzip
@@ -19,7 +19,7 @@ COMPRESSED = (".woff2", ".png", ".jpg")  # gain nothing from gzip
 RAW = re.compile(r"\$[^$\n]+\$|\\(?:frac|sqrt|sum|mathrm|operatorname|text|begin)\b|\{(?:term|cite|claim|eq|ref)\b")
 
 
-@pytest.mark.parametrize("name", [*alike(KINDS), "search"])
+@pytest.mark.parametrize("name", [*one_of_a_kind(KINDS), "search"])
 def test_page_reads_well(browser, html, axe, name):
     with Visit(browser) as visit:
         page = visit.open((html / f"{name}.html").as_uri())

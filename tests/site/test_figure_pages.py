@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import pytest
 from bs4 import BeautifulSoup
 from chromium import until
-from pages import CHAPTERS, ROOT, alike, notebook, outputs
+from pages import CHAPTERS, ROOT, notebook, one_of_a_kind, outputs
 
 PHONE, DESKTOP = {"width": 375, "height": 800}, {"width": 1280, "height": 900}
 LEAST = 9  # CSS pixels of the smallest word in a figure on a phone
@@ -136,7 +136,7 @@ def shown(browser, html, name: str, size: dict) -> tuple[list[tuple[str, float]]
     return found, words
 
 
-@pytest.mark.parametrize("name", alike(CHAPTERS))
+@pytest.mark.parametrize("name", one_of_a_kind(CHAPTERS))
 def test_on_a_phone_panels_are_stacked_and_words_are_legible(browser, html, name):
     figures, words = shown(browser, html, name, PHONE)
     assert len(figures) == len(drawings(name))

@@ -12,6 +12,7 @@ import time
 import pytest
 from pages import NOTEBOOKS, ROOT, notebook
 
+pytestmark = pytest.mark.every
 START_SECONDS = 90
 CHAPTER = NOTEBOOKS[0]
 RUN_CHAPTER = "notebooks/04_rmsnorm"  # the shortest to run that has a slider
@@ -148,7 +149,6 @@ def wait_until_idle(page, seconds):
         idle = idle + 1 if page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").count() else 0
 
 
-@pytest.mark.every
 def test_a_reader_runs_all_moves_the_slider_and_solves_an_exercise(browser, lab, tmp_path):
     stored = tmp_path / "course" / f"{RUN_CHAPTER}.ipynb"
     cells = notebook(RUN_CHAPTER)["cells"]
