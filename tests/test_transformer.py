@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 from draw import normal, randomize
+from some import third
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
@@ -167,7 +168,7 @@ def test_what_stands_at_padded_places_of_a_block_does_not_reach_real_tokens(plac
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.long, torch.float16, torch.float32, torch.float64])
-@pytest.mark.parametrize("norm", NormKind)
+@pytest.mark.parametrize("norm", third(NormKind))
 def test_a_mask_of_any_dtype_without_values(norm, dtype):
     """On the meta device and as a fake tensor a mask has a shape and no values to look at."""
     for place in (torch.device("meta"), FakeTensorMode()):

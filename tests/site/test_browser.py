@@ -15,6 +15,7 @@ import pytest
 from chromium import LAUNCH, until
 from course import search
 from pages import CHAPTERS, DOCUMENTS, NOTEBOOKS, PAGES, one_of_a_kind, parsed, prose
+from some import third
 from visit import DESKTOP, VISIBLE, Visit, visible_text
 
 
@@ -36,7 +37,7 @@ def addresses(html):
 WITH_SCRIPTS = ["book/claims", *(f"book/interview/{name}" for name in ("quiz", "mock", "calculator", "takeaway"))]
 
 
-@pytest.mark.parametrize("name", [CHAPTERS[0], "notebooks/09_census", *WITH_SCRIPTS, "search"])
+@pytest.mark.parametrize("name", third([CHAPTERS[0], "notebooks/09_census", *WITH_SCRIPTS, "search"]))
 def test_a_first_visit_over_http_is_silent(browser, addresses, name):
     with Visit(browser) as visit:
         visit.open(f"{addresses['http']}/{name}.html").wait_for_load_state("networkidle")
@@ -136,10 +137,10 @@ NUMBERS = {query: rf"(?<![\w.,]){written}(?!\w|[.,]\d)" for query, written in NU
 SYMBOLS = {"√ℓ": r"√ℓ|\\sqrt *\{?\\ell\b", "ε": r"ε(?!\w)|\\varepsilon\b", "√(2L)": r"√\(2L\)|\\sqrt\{2L\}"}
 
 
-@pytest.mark.parametrize(("query", "written"), (NUMBERS | SYMBOLS).items())
-def test_search_finds_numbers_and_symbols(hits, html, query, written):
+@pytest.mark.parametrize("query", third([*NUMBERS, *SYMBOLS]))
+def test_search_finds_numbers_and_symbols(hits, html, query):
     """On every page whose prose has it, and on none that does not show it."""
-    found = hits(query)
+    written, found = (NUMBERS | SYMBOLS)[query], hits(query)
     assert {name for name in DOCUMENTS if re.search(written, prose(name))} <= found
     assert found
     if query in NUMBERS:

@@ -8,7 +8,8 @@ import pytest
 import yaml
 from bs4 import BeautifulSoup
 from course import access, search
-from pages import CHAPTERS, DOCUMENTS, MODULES, ROOT, alt_texts, one_of_a_kind, parsed
+from pages import CHAPTERS, DOCUMENTS, MODULES, ROOT, alt_texts, parsed
+from some import third
 
 CLAIMS = [claim["id"] for claim in yaml.safe_load((ROOT / "book" / "claims.yml").read_text(encoding="utf-8"))]
 CHINESE = re.compile("[\u3400-\u9fff]")
@@ -144,7 +145,7 @@ MISSED = """() => [...document.querySelectorAll("article :is(input, select, butt
 WIDGETS = ["claims", "interview/mock", "interview/calculator", "interview/monday", "interview/must"]
 
 
-@pytest.mark.parametrize("name", [f"book/{name}" for name in WIDGETS] + one_of_a_kind(["notebooks/drills/week_1", CHAPTERS[2]]))
+@pytest.mark.parametrize("name", third([*(f"book/{name}" for name in WIDGETS), "notebooks/drills/week_1", CHAPTERS[2]]))
 def test_the_keyboard_reaches_everything_and_shows_where_it_is(browser, html, name):
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.goto((html / f"{name}.html").as_uri(), wait_until="load")
