@@ -12,15 +12,24 @@ from normlab.experiments import small_models
 from normlab.inspection import observe
 
 
-def test_runs_sees_what_does_not():
-    assert roads.runs(small_models.model(0, layers=2, width=32, placement="peri"))
-    dead = small_models.model(0, layers=2, width=32, placement="peri")
+def test_a_parameter_without_gradient_is_named():
+    assert roads.without_gradient(small_models.model(0, layers=2, width=32, placement="peri")) == []
+    dead = small_models.model(0, layers=2, width=32)
     torch.nn.init.zeros_(dead.blocks[0].residuals[1].sublayer.down.weight)  # no gradient reaches up
-    assert not roads.runs(dead)
+    up = "blocks.0.residuals.1."
+    assert roads.without_gradient(dead) == [f"{up}sublayer.up.weight", f"{up}norm.weight", f"{up}norm.bias"]
     broken = small_models.model(0, layers=2, width=32)
     with torch.no_grad():
         broken.head.weight[0, 0] = math.nan
-    assert not roads.runs(broken)
+    with pytest.raises(FloatingPointError, match="the loss is nan"):
+        roads.without_gradient(broken)
+
+
+def test_softmax_does_not_see_what_is_added_to_all_keys():
+    """q·(k + b) adds q·b to all logits of a query; rotated keys get another sum at every position."""
+    for positions, names in (("learned", [f"blocks.{i}.residuals.0.sublayer.key_norm.bias" for i in range(2)]), ("rope", [])):
+        model = small_models.model(0, layers=2, width=32, qk_norm="per_head", positions=positions)
+        assert roads.without_gradient(model) == names
 
 
 def test_frozen_logits_changes_no_output_and_stops_two_gradients():
