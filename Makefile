@@ -51,7 +51,7 @@ book: $(BOOK_BUILT)  ## build the book (installs what it needs, without torch)
 	@$(PY) -c 'import pathlib; print("   ", pathlib.Path("$(HTML)/index.html").absolute().as_uri())'
 	@echo "or serve it with: make serve"
 
-test: $(TEST_READY) book  ## run the tests and every notebook; of what is alike, one of a kind (installs torch and the rest)
+test: $(TEST_READY) book  ## run the tests and every notebook; of what is alike, some (installs torch and the rest)
 	$(WHOLE_RUN)
 
 test-all: $(TEST_READY) book  ## the same, and all of what is alike: every copy, every chapter in the browser; what CI runs

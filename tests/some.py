@@ -7,6 +7,8 @@ import pytest
 
 def some(values: Iterable, chosen: Collection) -> list:
     """The values as parameters; those that are not ``chosen`` run only with ``--all``."""
+    values = list(values)
+    assert chosen and all(value in values for value in chosen), "a choice that is not there would leave all out"
     return [value if value in chosen else pytest.param(value, marks=pytest.mark.every) for value in values]
 
 

@@ -14,8 +14,8 @@ from urllib.parse import quote
 import pytest
 from chromium import LAUNCH, until
 from course import search
-from pages import CHAPTERS, DOCUMENTS, NOTEBOOKS, PAGES, one_of_a_kind, parsed, prose
-from some import third
+from pages import CHAPTERS, DOCUMENTS, KINDS, NOTEBOOKS, PAGES, one_of_a_kind, parsed, prose
+from some import some, third
 from visit import DESKTOP, VISIBLE, Visit, visible_text
 
 
@@ -34,22 +34,16 @@ def addresses(html):
     server.server_close()
 
 
-WITH_SCRIPTS = ["book/claims", *(f"book/interview/{name}" for name in ("quiz", "mock", "calculator", "takeaway"))]
-
-
-@pytest.mark.parametrize("name", third([CHAPTERS[0], "notebooks/09_census", *WITH_SCRIPTS, "search"]))
+@pytest.mark.parametrize("name", some([*KINDS, "search"], [CHAPTERS[0], "book/interview/quiz", "book/claims"]))
 def test_a_first_visit_over_http_is_silent(browser, addresses, name):
+    """And a chapter's copy downloads."""
     with Visit(browser) as visit:
-        visit.open(f"{addresses['http']}/{name}.html").wait_for_load_state("networkidle")
-        assert visit.troubles == []
-
-
-def test_the_copy_of_a_chapter_downloads(browser, addresses):
-    with Visit(browser) as visit:
-        page = visit.open(f"{addresses['http']}/{CHAPTERS[0]}.html")
-        with page.expect_download() as download:
-            page.locator("a.course-button[download]").click()
-        assert download.value.suggested_filename == f"{CHAPTERS[0].split('/')[-1]}.ipynb"
+        page = visit.open(f"{addresses['http']}/{name}.html")
+        page.wait_for_load_state("networkidle")
+        if name in NOTEBOOKS:
+            with page.expect_download() as download:
+                page.locator("a.course-button[download]").click()
+            assert download.value.suggested_filename == f"{name.split('/')[-1]}.ipynb"
         assert visit.troubles == []
 
 

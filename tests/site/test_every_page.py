@@ -1,7 +1,7 @@
 """Every kind of page in a browser, opened from the disk: its weight, its text, its colors, on a phone, on paper, by axe's rules.
 
-All on one opened page: to open one takes longer than to look at it. `make test` looks at one chapter of each kind, `make
-test-all` at all of them.
+All on one opened page: to open one takes longer than to look at it. `make test` looks at three chapters and a week of
+drills, `make test-all` at all of them.
 """
 
 import gzip
@@ -31,10 +31,11 @@ def test_page_reads_well(browser, html, axe, name):
         assert_dark_mode_is_dark(page)
         if name != "search":
             assert_a_dark_page_is_printed_dark_on_white_and_unfolded(page)
+        assert_it_fits_a_phone(page, name)
         if name in NOTEBOOKS:
             assert_folded_cells_open_with_the_keyboard(page)
             page.evaluate("document.querySelectorAll('article details').forEach(box => box.open = true)")
-        assert_it_fits_a_phone(page, name)
+            assert_it_fits_a_phone(page, name)
         assert visit.troubles == []
         assert_axe_finds_nothing(page, axe)
 

@@ -86,8 +86,8 @@ WAYS = {
 @pytest.mark.parametrize("name", some(WAYS, ["a mistake"]))
 def test_a_round_by_keyboard_follows_the_tree(page, name):
     way = WAYS[name]
-    for (name, grade), (following, _) in zip(way, way[1:]):
-        assert mock.TREE[name][grade] == following
+    for (step, grade), (following, _) in zip(way, way[1:]):
+        assert mock.TREE[step][grade] == following
     assert mock.TREE[way[-1][0]][way[-1][1]] is None
     choose(page, tier="must", level="L2")
     question = play(page, way)
