@@ -96,6 +96,17 @@ def _others(ids: Tensor) -> Tensor:
     return known[(torch.searchsorted(known, ids.contiguous()) + 1) % len(known)]
 
 
+def _without_padding(subject: Subject, ids: Tensor) -> Tensor:
+    """The ids with another one for each that stands for padding: models that count positions from the ids skip those,
+    so that exchanging one for a word moves every later token, hidden or not."""
+    stand_for_padding = {m.padding_idx for m in subject.model.modules() if isinstance(m, nn.Embedding)}
+    stand_for_padding.add(getattr(getattr(subject.model, "config", None), "pad_token_id", None))
+    words = [i for i in ids.unique().tolist() if i not in stand_for_padding]
+    if len(words) < 2:
+        raise NotMeasured("all tokens of the batch are the same, or padding")
+    return ids.masked_fill(~torch.isin(ids, ids.new_tensor(words)), words[0])
+
+
 def _norms_that_learn_statistics(seen: Measurements) -> set[nn.Module]:
     modules = {reading.norm.call.module for reading in seen.norms if not reading.norm.written}
     return {part for module in modules for part in module.modules() if next(module.buffers(), None) is not None}
@@ -148,6 +159,7 @@ def _padding(subject: Subject, wiring: Wiring, found: Trials) -> None:
         raise NotMeasured(f"the batch's {name} has shape {tuple(given.shape)}, not [B, T]")
     if _meet_elsewhere(wiring):
         raise NotMeasured("tokens do not meet in attention alone (a recurrent or convolutional mixer may know no mask)")
+    ids = _without_padding(subject, ids)
     padding = ids.shape[1] // 3
     mask = torch.ones_like(ids)
     mask[:, :padding] = 0
