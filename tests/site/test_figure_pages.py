@@ -180,6 +180,20 @@ def test_a_slider_stays_stacked_and_follows_the_window(browser, html):
     page.close()
 
 
+def test_the_slider_of_a_figure_taller_than_a_phone_stays_in_view(browser, html):
+    page = browser.new_page(viewport={"width": 375, "height": 667})
+    page.goto((html / "notebooks/05_placement.html").as_uri(), wait_until="load")
+    image, slider = page.locator(".normlab-slider img"), page.locator(".normlab-slider input")
+    assert image.bounding_box()["height"] > 667
+    for top in (80, 400):  # of the figure, in the window
+        page.evaluate("by => scrollBy({ top: by, behavior: 'instant' })", image.bounding_box()["y"] - top)
+        box = slider.bounding_box()
+        assert 0 < box["y"] and box["y"] + box["height"] <= 667
+        slider.click(position={"x": box["width"] - 3, "y": box["height"] / 2})
+    assert slider.input_value() == slider.get_attribute("max")
+    page.close()
+
+
 # The opaque and half-opaque points of a drawing in the columns at which it is cut.
 INK_AT_CUTS = """async ([svg, cuts]) => {
     const image = new Image();
