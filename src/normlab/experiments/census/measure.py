@@ -58,6 +58,7 @@ _HIDDEN = {
     report.LastHidden.UNKNOWN: "not told",
 }
 _NONE = "–"
+_FROM_A_MODEL = r"^from (?:\.\.|\.\.\.models\.|transformers\.models\.)(\w+)\.modeling_"
 
 
 def row(candidate: families.Candidate) -> dict[str, Any]:
@@ -231,7 +232,7 @@ def borrowers() -> dict[str, int]:
 
     found: dict[str, set[str]] = {}
     for path in Path(transformers.__file__).parent.glob("models/*/modular_*.py"):
-        for other in re.findall(r"^from \.\.(\w+)\.modeling_", path.read_text("utf-8"), re.MULTILINE):
+        for other in re.findall(_FROM_A_MODEL, path.read_text("utf-8"), re.MULTILINE):
             found.setdefault(other, set()).add(path.parent.name)
     return {folder: len(names - {folder}) for folder, names in found.items()}
 
