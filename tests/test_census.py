@@ -3,10 +3,12 @@
 Oracles: what configurations say, formulas of the models' source, and planted changes.
 """
 
+import ast
 import json
 import re
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 import torch
@@ -254,6 +256,25 @@ def test_a_tied_group_takes_the_oldest_name():
     base = CENSUS.rows["llama"]
     (design,) = rows.designs({"new": dict(base, year=2026), "older": dict(base, year=2022), "none": dict(base, year=None)})
     assert design.name == "older" and replace(design, name="new").copies == ("older", "none")
+
+
+def test_borrowed_code_is_counted_however_it_is_imported():
+    """Oracle: Python's own parser, on all files that the library generates others from."""
+    import transformers
+
+    folder = Path(transformers.__file__).parent / "models"
+    takers = {}
+    for path in folder.glob("*/modular_*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                above = ("transformers", "models", path.parent.name)[: 4 - node.level] if node.level else ()
+                match (*above, *node.module.split(".")):
+                    case ("transformers", "models", other, file) if file.startswith("modeling_"):
+                        takers.setdefault(other, set()).add(path.parent.name)
+    assert {name: len(found - {name}) for name, found in takers.items() if found - {name}} == {
+        name: count for name, count in measure.borrowers().items() if count
+    }
+    assert measure.borrowers()["llama"] > 100
 
 
 # --- models in a cell ---------------------------------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def test_padding_has_no_influence(name, seed, lengths, pads, content, left, warm
             x[i, place], mask[i, place] = tokens, True
         results.append(run_padded(name, x, mask, warmed_up))
     for short, long in zip(*results, strict=True):
-        same(short, long, 1e-12)
+        same(short, long)  # gradients are small differences of hundreds, summed in the order of the instruction set
 
 
 @pytest.mark.parametrize("name", ACROSS_TOKENS)

@@ -208,6 +208,11 @@ def test_the_matrix_has_six_parts_and_tests_in_two():
         assert all({Path(name).stem for name in run} == set(matrix.EVER_DIFFERED) for run in runs[1:])
 
 
+def test_no_instruction_set_is_given_code_that_was_compiled_for_another():
+    kept = {(p.variables["ATEN_CPU_CAPABILITY"], p.variables["TORCHINDUCTOR_CACHE_DIR"]) for p in matrix.parts([])}
+    assert len(kept) == len({place for _, place in kept}) == len(matrix.SETS)
+
+
 def test_what_the_matrix_leaves_out_exists():
     assert [name for name in matrix.NOT_NUMERIC if not (ROOT / name).exists()] == []
     assert set(matrix.EVER_DIFFERED) <= {path.stem for path in execute.notebooks(ROOT)}

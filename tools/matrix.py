@@ -68,6 +68,8 @@ def parts(names: list[str]) -> list[Part]:
             if (threads, name) in WITH_TESTS and not names:
                 commands.append((*PYTEST, "tests", *(f"--ignore={path}" for path in NOT_NUMERIC)))
             variables = {"OMP_NUM_THREADS": str(threads), "ATEN_CPU_CAPABILITY": None if name == "native" else name}
+            # What torch.compile keeps does not tell instruction sets apart: one would be given another's code.
+            variables["TORCHINDUCTOR_CACHE_DIR"] = str(OUT / "compiled" / name)
             found.append(Part(f"{threads} thread{'s' * (threads > 1)}, {name}", commands, variables))
     return found
 
