@@ -97,11 +97,26 @@ def test_numbers_of_deep_answers_in_another_way():
     assert ratios[0] == min(ratios) == 256 and 500 < max(ratios) <= 512
     assert "when it is 256 to 512 times as large as one, for ones at 256:" in shown("gain-gradient-sum")
     single = int(1 / torch.finfo(torch.float32).eps) * 2
-    assert f"For ones at {single:,}, for other equal addends by twice" in shown("gain-gradient-sum")
+    assert f"For ones at {single:,}, for other equal addends between" in shown("gain-gradient-sum")
 
     sizes = torch.arange(1, 2000) / 100
     sums = (4096 * sizes.double() ** 2).to(half)
     assert f"passes it at a size of {float(sizes[~sums.isfinite()].min()):.2f}" in shown("largest-float16-token")
+
+    def counted(size):
+        """How many of equal squares a sum in float16 takes in, added one by one."""
+        total, square = torch.zeros((), dtype=half), torch.tensor(size, dtype=half).square()
+        for _ in range(4096):
+            total = total + square
+        return float(total / square)
+
+    counts = {size: counted(size) for size in (1.0, 1.3, 2.0, 3.9, 5.0)}
+    assert counts[1.0] == counts[2.0] == 2048 and 2048 < counts[1.3] < 4096 and counts[5.0] == torch.inf
+    assert "squares of one stop adding up at 2,048" in shown("largest-float16-token")
+    small = torch.full((8,), 1e-4, dtype=half)
+    for eps, expected in ((1e-6, 1e-4 / 1e-3), (1e-8, torch.inf)):  # its mean square is zero
+        found = small * torch.rsqrt(small.square().mean() + torch.tensor(eps, dtype=half))
+        assert found[0].item() == pytest.approx(expected, rel=0.02)
 
     token = torch.tensor([1000.0] + [1.0, -1.0] * 2047 + [1.0], dtype=torch.float64)
     normed = torch.nn.functional.rms_norm(token, (4096,), eps=1e-12)
@@ -117,6 +132,57 @@ def test_numbers_of_deep_answers_in_another_way():
     wide = torch.randn(4096, dtype=torch.float64, generator=torch.manual_seed(0))
     off = 1 - float(wide.std(correction=0) / wide.std())
     assert f"off by {off:.1e}"[:10] in shown("gradient-test") and "× 10⁻⁴ of the output" in shown("gradient-test")
+
+
+def test_matrices_that_an_output_norm_makes_scale_free():
+    """Those in which the sublayer is linear, as joint-orthogonality says; others are not."""
+
+    def sublayer(x, query, key, value, output, gate, up, down):
+        read = torch.nn.functional.scaled_dot_product_attention(x @ query, x @ key, x @ value) @ output
+        both = torch.cat([read, (torch.nn.functional.silu(x @ gate) * (x @ up)) @ down])
+        return torch.nn.functional.rms_norm(both, both.shape[-1:], eps=1e-300)
+
+    names = ("query", "key", "value", "output", "gate", "up", "down")
+    generator = torch.manual_seed(0)
+    x, *matrices = (torch.randn(8, 8, dtype=torch.float64, generator=generator) for _ in range(8))
+    weights = dict(zip(names, matrices))
+    before = sublayer(x, **weights)
+    moved = {name: float((sublayer(x, **weights | {name: 3 * weights[name]}) - before).abs().max()) for name in names}
+    assert {name for name, change in moved.items() if change < 1e-12} == {"value", "output", "up", "down"}
+    text = shown("joint-orthogonality")
+    assert "each one in which the sublayer is linear: the values', a gated MLP's up projection" in text
+
+
+def test_first_step_of_adam_with_and_without_bias_correction():
+    for scale in (1e-3, 1.0, 1e3):
+        w = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+        w.grad = torch.tensor([scale], dtype=torch.float64)
+        torch.optim.Adam([w], lr=1.0, eps=0.0).step()
+        assert abs(w.item()) == pytest.approx(1)
+        first, second = (1 - 0.9) * scale, (1 - 0.999) * scale**2
+        assert f"moves by {first / second**0.5:.1f} rates" in shown("warm-up")
+
+
+def test_gains_in_the_library_as_the_answers_say():
+    """Of more than one dimension in Cohere's QK-norm; stored as w, to be read as 1 + w, up to Gemma 3."""
+    pytest.importorskip("transformers")
+    from transformers.models.cohere.modeling_cohere import CohereLayerNorm
+    from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
+    from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+
+    assert CohereLayerNorm((2, 4)).weight.dim() == 2 and "Cohere's QK-norms" in shown("weight-decay")
+    for norm in (Gemma2RMSNorm(4), Gemma3RMSNorm(4)):
+        assert not norm.weight.any() and norm(torch.ones(1, 4)).allclose(torch.ones(1, 4), atol=1e-3)
+    gemma4 = pytest.importorskip("transformers.models.gemma4.modeling_gemma4")
+    assert gemma4.Gemma4RMSNorm(4).weight.eq(1).all()
+
+
+def test_gradient_of_the_size_at_zero():
+    """NaN by the root of the mean square, zero by torch's norm(): review-an-epsilon."""
+    for size, finite in ((lambda x: x.square().mean().sqrt(), False), (lambda x: x.norm() / x.numel() ** 0.5, True)):
+        x = torch.zeros(4, requires_grad=True)
+        (x / (size(x) + 1e-6)).sum().backward()
+        assert x.grad.isfinite().all() == finite
 
 
 def test_turns_of_the_deep_answer_by_simulation():

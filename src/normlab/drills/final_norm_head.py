@@ -74,7 +74,7 @@ DRILL = Drill(
             {"* weight": "* (1 + weight)"},
             "You scale by 1 + weight.",
             "Here weight is the gain itself.",
-            "Gemma, which stores the gain minus 1",
+            "Gemma up to version 3, which stores the gain minus 1",
         ),
         Mistake(
             "not_transposed",

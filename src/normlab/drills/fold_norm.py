@@ -85,7 +85,7 @@ DRILL = Drill(
             {"W * gain": "W * (1 + gain)"},
             "You scale by 1 + gain.",
             "Here gain is the gain itself.",
-            "Gemma, which stores the gain minus 1",
+            "Gemma up to version 3, which stores the gain minus 1",
         ),
         Mistake(
             "bias_added_raw",

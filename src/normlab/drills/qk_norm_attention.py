@@ -71,7 +71,8 @@ DRILL = Drill(
             "random",
             {"@ v": "@ norm(v, 1.0)"},
             "You normalize v as well.",
-            "Leave v alone: its size carries information.",
+            "Leave v alone: QK-norm bounds logits, and v is in none.",
+            "Gemma 3n and Gemma 4, which norm v without a gain",
         ),
         Mistake(
             "q_only",

@@ -229,7 +229,7 @@ DRILL = Drill(
             {"* weight": "* (1 + weight)"},
             "You scale by 1 + weight.",
             "Here weight is the gain itself.",
-            convention="Gemma, which stores the gain minus 1",
+            convention="Gemma up to version 3, which stores the gain minus 1",
         ),
         Mistake(
             "cast_after_gain",
