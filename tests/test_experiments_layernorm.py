@@ -103,6 +103,19 @@ def test_gradient_is_autograd_of_torch():
     assert torch.allclose(at.gradient(at.W), W.grad, atol=1e-12)
 
 
+def test_tilt_is_a_right_angle_at_eps_0_only():
+    assert abs(ln.tilt(1e-3, seed=3, eps=0.0)) < 1e-12
+    assert abs(ln.tilt(1e-3, seed=1)) > 0.02
+
+
+def test_single_matrices_change_the_logits_except_behind_a_norm_of_their_output():
+    changes = ln.changes_one_by_one("peri", 3.0, eps=0.0)
+    free = {name for name, change in changes.items() if change < 1e-12}
+    assert free == {f"blocks.{b}.residuals.{r}.sublayer.{w}.weight" for b in range(4) for r, w in ((0, "value"), (0, "out"), (1, "down"))}
+    stack = ln.walk.fresh_stack(4, 0)
+    assert changes.keys() == {name for name, weight in stack.named_parameters() if weight.dim() > 1}
+
+
 @pytest.mark.parametrize("alpha", [1e-3, 0.1, 10.0])
 def test_gradient_factor(alpha):
     assert ln.gradient_factor(alpha, 0.0) == pytest.approx(1 / alpha, rel=1e-11)

@@ -191,6 +191,13 @@ def test_record_of_compiled_kernels_is_what_this_compiler_makes():
     assert rms.compiled_kernels(**setting) == record.results(record.load("compiled_norms"), **setting)[0]
 
 
+def test_loops_are_counted_by_the_outer_one_that_they_stand_in():
+    head = "for(int64_t {}=static_cast<int64_t>(0L); "
+    walk, row = head.format("x0"), head.format("x1")
+    assert rms._inner_loops(walk + row + row) == [2]
+    assert rms._inner_loops(walk + row + walk + walk + row) == [1, 1]  # the one in the middle has none inside
+
+
 # --- what others measured and run ----------------------------------------------------------------------------------
 
 

@@ -137,6 +137,13 @@ def gradient_factor(alpha: float, eps: float, seed: int = 0) -> float:
     return (at.gradient(alpha * at.W).norm() / at.gradient(at.W).norm()).item()
 
 
+def tilt(factor: float, seed: int, eps: float = 1e-5) -> float:
+    """Cosine of ``factor`` W and the gradient there: 0 at eps = 0."""
+    at = Upstream(eps, seed)
+    W = factor * at.W
+    return torch.cosine_similarity(W.flatten(), at.gradient(W).flatten(), dim=0).item()
+
+
 def one_step(factor: float, length: float = 5.0, gradient: float = 2.0, lr: float = 0.5) -> tuple[float, float]:
     """One step of plain SGD from ``factor`` W, where W has this length and its gradient that one.
 
@@ -387,6 +394,22 @@ def change_of_logits(placement: Placement | str, factor: float, which: str, seed
             weight.mul_(factor)
         after = model(ids)
     return ((after - before).norm() / before.norm()).item()
+
+
+def changes_one_by_one(placement: Placement | str, factor: float, seed: int = 0, **options) -> dict[str, float]:
+    """As :func:`change_of_logits`, for each matrix of the stack alone, embeddings and head included, by its name."""
+    model = walk.fresh_stack(4, seed, placement=placement, **options)
+    ids = walk.reading(64, 4)[0]
+    changes = {}
+    with torch.no_grad(), device.single_thread():
+        before = model(ids)
+        for name, weight in model.named_parameters():
+            if weight.dim() > 1:
+                kept = weight.clone()
+                weight.mul_(factor)
+                changes[name] = ((model(ids) - before).norm() / before.norm()).item()
+                weight.copy_(kept)
+    return changes
 
 
 def stream_writers(model: Transformer) -> list[nn.Parameter]:

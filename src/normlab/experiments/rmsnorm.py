@@ -508,7 +508,13 @@ def graph_nodes(norm: Callable[..., Tensor]) -> list[str]:
 
 
 def compiled_kernels(norm: str, backward: bool) -> dict:
-    """How many kernels torch.compile makes of the hand-written norm on the CPU. Needs a C++ compiler."""
+    """How many kernels torch.compile makes of the hand-written norm on the CPU, for one thread. Needs a C++ compiler.
+
+    Returns:
+        ``kernels``: their number, for each graph. ``loops``: for each kernel, how often it goes along a row (or a column)
+        within each of its outer loops: [3] is one walk over the tokens that passes each row three times, [1, 1, 1] three
+        walks over the whole tensor.
+    """
     from torch._inductor.utils import run_and_get_code
 
     width = 1024
@@ -522,8 +528,22 @@ def compiled_kernels(norm: str, backward: bool) -> dict:
         if backward:
             y.backward(torch.ones_like(y))
 
-    _, sources = run_and_get_code(call)
-    return {"kernels": [len(re.findall(r"^cpp_fused_\w+ = async_compile", source, re.MULTILINE)) for source in sources]}
+    with device.single_thread():
+        _, sources = run_and_get_code(call)
+    pattern = re.compile(r"^cpp_fused_\w+ = async_compile.*?'''(.*?)'''", re.MULTILINE | re.DOTALL)
+    kernels = [pattern.findall(source) for source in sources]
+    return {"kernels": [len(found) for found in kernels], "loops": [_inner_loops(code) for found in kernels for code in found]}
+
+
+def _inner_loops(code: str) -> list[int]:
+    """For each outer loop of generated C++ that has loops inside, how many."""
+    counts: list[int] = []
+    for variable in re.findall(r"for\(int64_t (x\d)=", code):
+        if variable == "x0":
+            counts.append(0)
+        else:
+            counts[-1] += 1
+    return [count for count in counts if count]
 
 
 def time_norms(repeat: int, tokens: int, width: int, rounds: int) -> dict:
@@ -641,7 +661,7 @@ RECORDS = (
     ),
     Recipe(
         "compiled_norms",
-        "kernels that torch.compile makes of hand-written norms on a CPU, forward pass alone and with backward",
+        "kernels that torch.compile makes of hand-written norms on a CPU and the loops in them, forward pass alone and with backward",
         grid(norm=["LayerNorm, by hand", "RMSNorm, by hand"], backward=[False, True]),
         compiled_kernels,
     ),
