@@ -74,6 +74,11 @@ def test_claim_is_well_formed(claim):
     assert claim["limits"] == claim["limits"].strip()
 
 
+def test_a_measured_claim_says_at_which_size():
+    """The page for teachers sends readers to the limits for it."""
+    assert [claim["id"] for claim in CLAIMS if claim["kind"] == "measured" and not claim["limits"].strip()] == []
+
+
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: str(claim.get("id")))
 def test_a_historical_claim_has_its_setting_and_how_it_was_read(claim):
     """No other claim has; prose that says it once more is not needed."""

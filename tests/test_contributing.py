@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md, followed as they are written, in a copy of the sources."""
+"""The recipes of CONTRIBUTING.md, followed as they are written, in a copy of the sources, with the tests that they name."""
 
 import os
 import re
@@ -16,6 +16,11 @@ ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 RECIPES = dict(re.findall(r"^### (.+?)\n(.*?)(?=^### |\Z)", TEXT, re.MULTILINE | re.DOTALL))
 TRIED = ["A norm", "A placement", "A claim and a chapter", "A question", "A mistake of a drill"]
+# What a recipe names behind "Then:" and its own example has to pass; the other examples are too small to.
+GUARDS = {
+    "A question": ["tests/test_interview.py"],
+    "A mistake of a drill": ["tests/test_drills.py", "-k", "(welford or score) and not told_apart"],
+}
 BLOCK = re.compile(r"([^\n]+(?:\n[^\n]+)*):\n\n```(\w+)\n(.*?)```\n", re.DOTALL)
 
 
@@ -55,9 +60,9 @@ def follow(root: Path, said: str, text: str) -> None:
 
 @pytest.fixture
 def copy(tmp_path):
-    for name in ("src", "book", "tools", "notebooks"):
+    for name in ("src", "book", "tools", "notebooks", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "vendor"))
-    for name in ("_toc.yml", "_config.yml"):
+    for name in ("_toc.yml", "_config.yml", "pyproject.toml", "conftest.py"):
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
@@ -76,11 +81,13 @@ def test_a_recipe_works_as_it_is_written(copy, recipe):
         follow(copy, said, text)
     environment = os.environ | {"PYTHONPATH": str(copy / "src"), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     commands = [["python", "-c", last]] if language == "python" else [line.split() for line in last.splitlines()]
+    if guards := GUARDS.get(recipe):
+        commands += [["python", "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "--all", *guards]]
     told = [
         subprocess.run([sys.executable, *words[1:]], cwd=copy, env=environment, capture_output=True, text=True, timeout=300)
         for words in commands
     ]
-    assert [done.returncode for done in told] == [0] * len(told), told[-1].stderr
+    assert [done.returncode for done in told] == [0] * len(told), told[-1].stdout + told[-1].stderr
     if recipe == "A claim and a chapter":
         assert [done.stdout.split(": ")[1].strip() for done in told[:2]] == ["stored", "nothing changed"]
         assert "half-of-four" in (copy / "notebooks" / "12_halves.ipynb").read_text(encoding="utf-8")

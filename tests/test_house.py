@@ -248,7 +248,7 @@ def test_the_steps_name_files_and_what_stands_in_them():
                 for part in word.split("."):
                     assert re.search(rf"\b{part}\b", path.read_text(encoding="utf-8")), f"{word} in {path}"
                     checked += 1
-    assert len(steps) == 18 and checked > 15
+    assert len(steps) == 21 and checked > 15
 
 
 class Divisions(TorchFunctionMode):

@@ -65,7 +65,7 @@ def test_default_eps():
             "layer",
             {},
             ValueError,
-            "'layer'.*layernorm, rmsnorm, batchnorm, groupnorm, powernorm, scalenorm, dyt, identity",
+            f"'layer'.*{', '.join(kind.value for kind in NormKind)}",
         ),
         ("rmsnorm", {"width": 0}, ValueError, "width.*0"),
         (

@@ -33,6 +33,12 @@ def test_the_package_carries_what_the_tool_makes():
     assert current, "the wirings have changed: run `python tools/rounds.py`"
 
 
+def test_a_wiring_without_a_title_is_named(monkeypatch):
+    monkeypatch.delitem(tool.TITLES, "peri")
+    with pytest.raises(ValueError, match="TITLES of tools/rounds.py has no name for peri"):
+        tool.placements()
+
+
 def test_every_wiring_is_there_and_no_name_gives_it_away():
     assert {item["id"] for item in PLACEMENTS} == {kind.value for kind in Placement}
     assert len({item["code"] for item in PLACEMENTS}) == len(PLACEMENTS)

@@ -139,3 +139,11 @@ def test_attention_of_a_row_that_sees_nothing():
             assert encoder(x, src_key_padding_mask=hidden).isfinite().all()
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+@describes
+def test_which_steps_from_one_bfloat16_loses():
+    """The numbers below 1 are twice as dense as those above it, so that a step up is lost sooner than a step down."""
+    one = torch.ones((), dtype=torch.bfloat16)
+    up, down = (one + 2.0**-8, one + 1.01 * 2.0**-8), (one - 2.0**-9, one - 1.01 * 2.0**-9)
+    assert [y.item() == 1 for y in (*up, *down)] == [True, False, True, False]

@@ -101,7 +101,13 @@ def returns_input(text: str) -> str:
 
 
 def placements() -> list[dict[str, str]]:
-    """For each wiring its name, its formula, six lines or fewer, and whether F = 0 returns x."""
+    """For each wiring its name, its formula, six lines or fewer, and whether F = 0 returns x.
+
+    Raises:
+        ValueError: a wiring without a title.
+    """
+    if missing := {kind.value for kind in placement.Placement} - set(TITLES):
+        raise ValueError(f"TITLES of tools/rounds.py has no name for {', '.join(sorted(missing))}")
     found = []
     for kind in placement.Placement:
         text = code(kind)
