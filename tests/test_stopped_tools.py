@@ -18,6 +18,7 @@ import matrix
 import nbformat
 import offline
 import pytest
+import run_copies
 import sheet
 import standalone
 import whole
@@ -262,6 +263,17 @@ def test_a_part_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsy
     for part in chosen:
         part.failed = []
     assert matrix.main(["04_rmsnorm"]) == 0
+
+
+def test_the_matrix_counts_copies_and_says_which_pythons_were_left_out(tmp_path, capsys):
+    for differs, problems in ((0, []), (2, []), (0, ["stopped"])):
+        run_copies._tell(Path("04_rmsnorm"), run_copies.Result([20.0, 21.0], 1.0, problems, differs), "oldest")
+    said = capsys.readouterr().out + "python3.9: left out: there is none\n"
+    part = matrix.Part("other Pythons", [(sys.executable, "-c", f"print({said!r}); raise SystemExit(1)")])
+    matrix.run(part, tmp_path)
+    assert (part.passed, part.left_out, len(part.failed)) == (2, ["python3.9"], 1)
+    assert (tmp_path / "other-pythons.txt").exists()
+    assert matrix.table([part]).splitlines()[-2] == "left out of other Pythons: python3.9"
 
 
 # --- the audit ------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ class Part:
     ran_as: str = ""
     passed: int = 0
     failed: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)  # Pythons that are not there
     minutes: float = 0.0
 
 
@@ -100,8 +101,10 @@ def run(part: Part, out: Path) -> Part:
         failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
         part.failed += failed or ([f"{' '.join(command[:6])} ended with {done.returncode}"] if done.returncode else [])
         part.passed += sum(map(int, re.findall(r"^(?:.* )?(\d+) passed", done.stdout, re.MULTILINE)))
+        part.passed += len(re.findall(r"^  \S+ .* GB  ok(?:,|$)", done.stdout, re.MULTILINE))  # copies
+        part.left_out += re.findall(r"^(\S+): left out", done.stdout, re.MULTILINE)
     part.minutes = (time.monotonic() - start) / 60
-    whole.write_text(out / f"{re.sub(r'[^a-z0-9]+', '-', part.name)}.txt", said)
+    whole.write_text(out / f"{re.sub(r'[^a-z0-9]+', '-', part.name.lower())}.txt", said)
     print(f"{part.name}: {'failed' if part.failed else 'passed'}", flush=True)
     return part
 
@@ -124,6 +127,7 @@ def table(done: Iterable[Part]) -> str:
     rows += [(p.name, p.ran_as, str(p.passed), str(len(p.failed)), f"{p.minutes:.1f}") for p in done]
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    lines += [f"left out of {part.name}: {', '.join(part.left_out)}" for part in done if part.left_out]
     return "\n".join(lines + [f"FAILED {part.name}: {what}" for part in done for what in part.failed])
 
 
