@@ -84,10 +84,10 @@ def test_install_touches_neither_torch_nor_numpy(project, bare_python, bare_envi
         (info / "RECORD").write_text("")
     report = tmp_path / "report.json"
     command = [bare_python, "-m", "pip", "install", "--quiet", "--dry-run", "--no-build-isolation", "--no-index"]
-    own_settings = {"PYTHONPATH": str(installed), "PIP_CONFIG_FILE": os.devnull}  # none of this machine's
+    none_of_this_machines = {name: value for name, value in bare_environment.items() if not name.startswith("PIP_")}
     result = subprocess.run(
         [*command, "--report", report, project],
-        env=bare_environment | own_settings,
+        env=none_of_this_machines | {"PYTHONPATH": str(installed), "PIP_CONFIG_FILE": os.devnull},
         capture_output=True,
         text=True,
         timeout=120,

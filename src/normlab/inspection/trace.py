@@ -436,9 +436,14 @@ def _without_checkpoints() -> Iterator[None]:
     def called(*_, **__):
         yield
 
+    own_names = {  # torch's, of which each release has some
+        "CheckpointFunction": Called,
+        "_checkpoint_without_reentrant_generator": called,
+        "_checkpoint_without_reentrant_generator_impl": called,
+    }
     with ExitStack() as stack:
-        for name, simple in (("CheckpointFunction", Called), ("_checkpoint_without_reentrant_generator", called)):
-            if hasattr(checkpoint, name):  # torch's own names, which may change
+        for name, simple in own_names.items():
+            if hasattr(checkpoint, name):
                 stack.enter_context(mock.patch.object(checkpoint, name, simple))
         yield
 
