@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from some import third
+from tiny_models import dbrx_or_skip
 
 import normlab
 from normlab import cli
@@ -370,6 +371,7 @@ def test_a_configuration_is_made_again_from_what_is_kept_of_it():
 
 def test_settings_that_a_class_does_not_declare_are_kept(tmp_path):
     """dbrx reads the base of its rotation from a nested setting, which its class knows only if it is given."""
+    dbrx_or_skip()
     attention, experts = {"rope_theta": 5e5, "kv_n_heads": 8, "clip_qkv": 8}, {"ffn_hidden_size": 10752, "moe_num_experts": 16}
     sizes = {"d_model": 6144, "n_heads": 48, "n_layers": 40, "vocab_size": 100352}
     settings = {"model_type": "dbrx", "architectures": ["DbrxForCausalLM"], **sizes}

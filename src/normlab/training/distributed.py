@@ -105,6 +105,7 @@ def join(device: torch.device) -> World:
 
     Raises:
         ValueError: NORMLAB_SHARDED is neither 0 nor 1.
+        RuntimeError: it is 1 on a CPU, and this torch (such as 2.6) has FSDP2 for GPUs only.
     """
     sharded = os.environ.get("NORMLAB_SHARDED", "0")
     if sharded not in ("0", "1"):
@@ -119,7 +120,17 @@ def join(device: torch.device) -> World:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
         atexit.register(leave)
     size = dist.get_world_size()
+    if sharded == "1" and device.type == "cpu" and not shards_on_cpu():
+        raise RuntimeError(
+            f"torch {torch.__version__} cannot spread weights over processes on a CPU; take a newer one or GPUs, or run "
+            "without NORMLAB_SHARDED"
+        )
     return World(dist.get_rank(), size, device, sharded == "1" and size > 1)
+
+
+def shards_on_cpu() -> bool:
+    """Whether this torch's FSDP2 runs on a CPU: it records events on streams, which those of a CPU could not always do."""
+    return hasattr(torch.cpu.Stream, "record_event")
 
 
 def leave() -> None:
