@@ -58,7 +58,7 @@ _HIDDEN = {
     report.LastHidden.UNKNOWN: "not told",
 }
 _NONE = "–"
-_FROM_A_MODEL = r"^ *from (?:\.\.|\.\.\.models\.|transformers\.models\.)(\w+)\.modeling_"
+_FROM_A_MODEL = r"^ *from (?:\.\.|\.\.\.models\.|\.*transformers\.models\.)(\w+)\.modeling_"
 
 
 def row(candidate: families.Candidate) -> dict[str, Any]:
