@@ -12,6 +12,7 @@ from torch import nn
 from normlab.attention import QKNorm
 from normlab.inspection.cut import Cut
 from normlab.inspection.norm_probe import NormReport
+from normlab.inspection.subject import padding_ids
 from normlab.inspection.sublayers import Norm, Sublayer
 from normlab.inspection.trace import parts, tensors, with_random_weights
 from normlab.inspection.wiring import Block, Stack, Wiring, run_of
@@ -206,7 +207,7 @@ def _example(model: nn.Module) -> torch.Tensor:
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
     if tables:
         ids = range(min(table.num_embeddings for table in tables))
-        words = [i for i in ids if all(table.padding_idx != i for table in tables)] or [0]
+        words = sorted(set(ids) - padding_ids(model)) or [0]
         return torch.tensor([words[i % len(words)] for i in range(8)], device=device).view(2, 4)
     if not weights:
         raise ValueError("a model without matrices has no width; pass an input: normlab.inspect(model, x)")

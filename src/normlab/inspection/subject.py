@@ -118,6 +118,12 @@ class Subject:
         return fitting[0] if fitting else None
 
 
+def padding_ids(model: nn.Module) -> set[int | None]:
+    """The ids that stand for padding, by the model's embeddings and its configuration; None among them."""
+    tables = {module.padding_idx for module in model.modules() if isinstance(module, nn.Embedding)}
+    return tables | {getattr(getattr(model, "config", None), "pad_token_id", None)}
+
+
 def _check_model(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from normlab.inspection.measurements import Measurements, NormReading
 from normlab.inspection.norm_probe import Gain
-from normlab.inspection.subject import Subject
+from normlab.inspection.subject import Subject, padding_ids
 from normlab.inspection.wiring import Wiring
 
 STEPS = 20  # of the copied optimizer
@@ -99,9 +99,8 @@ def _others(ids: Tensor) -> Tensor:
 def _without_padding(subject: Subject, ids: Tensor) -> Tensor:
     """The ids with another one for each that stands for padding: models that count positions from the ids skip those,
     so that exchanging one for a word moves every later token, hidden or not."""
-    stand_for_padding = {m.padding_idx for m in subject.model.modules() if isinstance(m, nn.Embedding)}
-    stand_for_padding.add(getattr(getattr(subject.model, "config", None), "pad_token_id", None))
-    words = [i for i in ids.unique().tolist() if i not in stand_for_padding]
+    padding = padding_ids(subject.model)
+    words = [i for i in ids.unique().tolist() if i not in padding]
     if len(words) < 2:
         raise NotMeasured("all tokens of the batch are the same, or padding")
     return ids.masked_fill(~torch.isin(ids, ids.new_tensor(words)), words[0])
