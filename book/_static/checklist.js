@@ -3,7 +3,7 @@
 document.addEventListener("DOMContentLoaded", () => {
   const KEY = "course-monday";
   const items = [...document.querySelectorAll(".checklist > li[id]")];
-  if (!items.length) return;
+  if (!items.length || cutOff) return;
 
   const read = () => {
     try {

@@ -3,7 +3,7 @@
    nothing). Without this script the page is the list of the questions with their answers, folded. */
 document.addEventListener("DOMContentLoaded", () => {
   const box = document.querySelector("div.mock");
-  if (!box) return;
+  if (!box || cutOff) return;
   const { tree, tiers, levels } = JSON.parse(box.querySelector("script").textContent);
   const pool = document.querySelector(".mock-pool");
   const questions = [...pool.querySelectorAll("details.mock-question")];

@@ -114,7 +114,8 @@ class DrillChecklist(_Checklist):
 
 def _load_script(app, pagename, templatename, context, doctree):
     if pagename == PAGE:
-        app.add_js_file("checklist.js", loading_method="defer")
+        for name in ("kept.js", "checklist.js"):
+            app.add_js_file(name, loading_method="defer")
 
 
 def setup(app):

@@ -15,7 +15,7 @@ from .practice import Cards, raw
 from .questions import PAGES
 
 PAGE = "book/interview/mock"
-SCRIPT = "mock.js"
+SCRIPTS = ("kept.js", "mock.js")
 STEPS = ("again", "mistake", "first", "second")
 NAMES = {"again": "Once more", "mistake": "A mistake", "first": "Then they ask", "second": "And then"}
 
@@ -51,7 +51,8 @@ class MockInterview(Cards):
 
 def _load_scripts(app, pagename, templatename, context, doctree):
     if pagename == PAGE:
-        app.add_js_file(SCRIPT, loading_method="defer")
+        for name in SCRIPTS:
+            app.add_js_file(name, loading_method="defer")
 
 
 def setup(app):
