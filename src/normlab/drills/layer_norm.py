@@ -135,7 +135,7 @@ DRILL = Drill(
             "batch_axis",
             "square",
             {"mean(-1,": "mean(0,", "var(-1,": "var(0,"},
-            "You reduce over the axis of the batch (dim=0): that is BatchNorm without running statistics.",
+            "You reduce over the axis of the batch (dim=0), which for [B, d] is BatchNorm in training.",
             "LayerNorm reduces over the last axis only.",
         ),
         Mistake(

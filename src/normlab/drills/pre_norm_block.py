@@ -94,7 +94,7 @@ DRILL = Drill(
             {"mlp(norm2(h))": "mlp(norm2(x))"},
             "The mlp reads the block's input.",
             "It reads the stream after attention was added.",
-            "GPT-J, GPT-NeoX and PaLM: the parallel block",
+            "GPT-NeoX: the parallel block (GPT-J and PaLM have one norm for both)",
         ),
         Mistake(
             "mlp_reads_branch",
