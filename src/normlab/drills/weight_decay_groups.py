@@ -139,7 +139,7 @@ DRILL = Drill(
                 "p.dim() < 2 or id(p)": '"bias" in name or id(p)',
                 '"norm" in type(module).__name__.lower()': "isinstance(module, nn.LayerNorm)",
             },
-            "You know LayerNorm only: other norms decay.",
+            "You know LayerNorm only: other norms decay, and scalars too.",
             "Match every type of norm, or what has fewer than two axes.",
         ),
         Mistake(
